@@ -1,7 +1,7 @@
 //! isochrome for C. `include/isochrome.h`, kept by hand, is the documentation; `tests/header.rs` compiles and runs a C program against it
 //! and this library.
 //!
-//! Every function translates: pointers into references, lists and results. What it does is done in `isochrome-host`.
+//! Every function converts pointers into references, lists and results, and calls `isochrome-host`.
 
 #![allow(unsafe_code)]
 
@@ -26,14 +26,14 @@ use isochrome_host::sys::memory::page_bytes;
 use isochrome_model::palette::Palette;
 use isochrome_model::units::{Bytes, Color};
 
-/// Surveys tried while their outcome is in doubt.
+/// Number of surveys that are tried while their outcome is in doubt.
 const ATTEMPTS: u32 = 3;
 
-/// Memory whose colors are known: `struct isochrome`.
+/// Memory of known colors: `struct isochrome`.
 pub struct Isochrome {
     pool: FramePool,
     palette: Palette,
-    /// Memory handed out, by its address.
+    /// Regions that were allocated, by their address.
     regions: Mutex<BTreeMap<usize, ColoredRegion>>,
 }
 
@@ -129,7 +129,7 @@ pub extern "C" fn isochrome_open(level: c_uint, bytes: usize) -> *mut Isochrome 
 ///
 /// # Safety
 ///
-/// `isochrome` is null, or came from [`isochrome_open`] and was not closed; neither it nor memory from it is used any more.
+/// `isochrome` is null, or came from [`isochrome_open`] and was not closed. Neither it nor memory from it is used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_close(isochrome: *mut Isochrome) {
     if !isochrome.is_null() {
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn isochrome_alloc(
 ///
 /// # Safety
 ///
-/// `isochrome` came from [`isochrome_open`] and was not closed; `memory`, if it came from [`isochrome_alloc`], is not used any more.
+/// `isochrome` came from [`isochrome_open`] and was not closed. `memory`, if it came from [`isochrome_alloc`], is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_free(isochrome: *mut Isochrome, memory: *mut c_void) -> c_int {
     // SAFETY: by the contract it points to a living value, which is only ever shared.
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn isochrome_free(isochrome: *mut Isochrome, memory: *mut 
 ///
 /// # Safety
 ///
-/// `isochrome` came from [`isochrome_open`] and was not closed. `address` may be any.
+/// `isochrome` came from [`isochrome_open`] and was not closed. `address` may have any value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_color_of(isochrome: *const Isochrome, address: *const c_void) -> c_int {
     // SAFETY: by the contract it points to a living value, which is only ever shared.
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn isochrome_color_of(isochrome: *const Isochrome, address
     }
 }
 
-/// Has `isochrome recolor` move this process.
+/// Makes `isochrome recolor` move this process.
 fn recolor_me(colors: &str, palette: Option<&OsStr>) -> Result<(), String> {
     let program = std::env::var_os("ISOCHROME").unwrap_or_else(|| "isochrome".into());
     let mut command = Command::new(&program);
@@ -242,7 +242,7 @@ fn recolor_me(colors: &str, palette: Option<&OsStr>) -> Result<(), String> {
 ///
 /// # Safety
 ///
-/// `colors` is a text that ends with a zero byte; `palette` is null or another.
+/// `colors` is a text that ends with a zero byte. `palette` is null or such a text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_recolor_me(colors: *const c_char, palette: *const c_char) -> c_int {
     // SAFETY: by the contract both point to texts that end, or `palette` to nothing.

@@ -1,5 +1,6 @@
-//! The header, the library and the C example fit together: the example is compiled with warnings as errors, linked with the static and
-//! with the shared library, and run. Where colors cannot be found it is reported as ignored; `HARDWARE_REQUIRED=1` makes that a failure.
+//! Tests that the header, the library and the C example fit together: the example is compiled with warnings as errors, linked with the
+//! static and with the shared library, and run. If colors cannot be found, the test is reported as ignored; `HARDWARE_REQUIRED=1` makes
+//! that a failure.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -31,13 +32,13 @@ fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/c")
 }
 
-/// Where cargo put the libraries: beside this test.
+/// Returns the folder where cargo has put the libraries: that of this test.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     test.parent().expect("in a folder").to_owned()
 }
 
-/// make for the example, with what cargo built.
+/// Returns a `make` command for the example, with the libraries that cargo has built.
 fn make(goal: &str) -> Command {
     let variable = |name: &str, path: &Path| format!("{name}={}", path.display());
     let mut make = Command::new("make");
@@ -66,7 +67,7 @@ fn trial(name: &'static str, goal: &'static str) -> Trial {
     })
 }
 
-/// The program `jobs`.
+/// Returns the path of the program `jobs`.
 fn jobs() -> Result<PathBuf, Failed> {
     let built = make("jobs").output()?;
     if built.status.success() {
@@ -155,7 +156,7 @@ fn not_run(why: &str) -> Result<Completion, Failed> {
     if std::env::var_os("HARDWARE_REQUIRED").is_some() {
         Err(Failed::from(why))
     } else {
-        // On one line, as the list at the end of `make test` has it.
+        // On one line, because the list at the end of `make test` has one line per test.
         Ok(Completion::ignored_with(why.lines().collect::<Vec<_>>().join(" ")))
     }
 }

@@ -15,14 +15,14 @@ use crate::coloring::own_colors;
 use crate::context::Context;
 use crate::{Verdict, evidence, results};
 
-/// One kernel as printed.
+/// One kernel, as it is printed.
 #[derive(Serialize, JsonSchema)]
 pub struct Kernel<'a> {
     #[serde(flatten)]
     experiment: &'a OfKernel,
-    /// Blocks run, under all conditions.
+    /// Number of blocks run, under all conditions.
     blocks: u64,
-    /// Those that count.
+    /// Number of accepted blocks.
     blocks_quiet: u64,
 }
 
@@ -62,7 +62,7 @@ pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
     results::leave_as(&options.results, outcome, &numbers)
 }
 
-/// Runs the blocks of `jobs`. Without canary pages no number of rounds makes a block count, so there is one round.
+/// Runs the blocks of `jobs`. Without canary pages no block is ever accepted, so one round is enough.
 pub fn measure(
     jobs: &mut Jobs<'_>,
     context: &Context,

@@ -1,4 +1,4 @@
-//! From `--colors` and its kin to what is asked of the host: which colors, by which palette, in how much memory.
+//! Turns `--colors` and related options into a request to the host: which colors, by which palette, in how much memory.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::args::ChosenColors;
 use crate::files;
 
 /// Resolves what `chosen` asks for, for a program that runs on `cpus`, without granting any colors yet. A palette that is not known is
-/// measured. `seed`: of these measurements.
+/// measured. `seed`: the seed of the measurements.
 pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Coloring> {
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
@@ -60,7 +60,7 @@ pub fn check(chosen: &ChosenColors, cpus: &[CpuId]) -> Result<()> {
     wanted(chosen, count).map(drop)
 }
 
-/// Returns the colors in `list`, which may be `all`, out of `count`. Fails if there is none.
+/// Returns the colors in `list`, which may be `all`, out of `count`. Fails if the list is empty.
 pub fn listed(list: &str, count: u32) -> Result<Vec<Color>> {
     let colors = if list == "all" { (0..count).collect() } else { parse_list(list, count)? };
     let hint = "hint: --colors 0-3; for a program also auto:4, any four that are free";

@@ -27,7 +27,7 @@ const FIFO_PRIORITY: u8 = 40;
 /// Bytes of stack that are touched before anything is timed.
 const STACK: Bytes = Bytes(256 << 10);
 
-/// Colors that were found but cannot be trusted: what would rest on them is inconclusive.
+/// Error for colors that were found but cannot be trusted, so that all results with them would be inconclusive.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the palette is in doubt: {0}\n  hint: try again when the machine is quieter, or on another CPU (--cpu); `isochrome palette --verify` shows the state"
@@ -53,14 +53,14 @@ pub struct Context {
 }
 
 impl Context {
-    /// Reads the machine as [`Context::at`] does, and prints the CPU and the seed. The seed is drawn where `place` has none.
+    /// Reads the machine as [`Context::at`] does, and prints the CPU and the seed. The seed is drawn if `place` has none.
     pub fn new(place: &Place) -> Result<Context> {
         let context = Context::at(place.cpu, seed(place.seed))?;
         eprintln!("on CPU {}, seed {}", context.cpu.0, context.seed);
         Ok(context)
     }
 
-    /// Reads the machine and chooses the CPU, by default the last one allowed; changes nothing.
+    /// Reads the machine and chooses the CPU, by default the last allowed one. Changes nothing.
     pub fn at(cpu: Option<u32>, seed: u64) -> Result<Context> {
         ensure!(
             clock::usable(),
@@ -82,7 +82,7 @@ impl Context {
         Ok(Context { sysfs, machine, notes, processor, allowed, cpu, seed })
     }
 
-    /// Pins the calling thread to the CPU of the context, at real-time priority where that is permitted.
+    /// Pins the calling thread to the CPU of the context, at real-time priority if that is permitted.
     pub fn settle(&self) -> RealtimeSettings {
         // Memory is not locked: a lock does not keep frames in place, and pages that are used all the time are not swapped.
         RealtimeRequest::new().pin(self.cpu).fifo(FIFO_PRIORITY).timer_slack(Ns(1)).prefault_stack(STACK).apply()
@@ -108,7 +108,7 @@ impl Context {
         Ok(Target::of(&self.machine, place.level, self.cpu)?)
     }
 
-    /// Surveys `pages` pages as `place` asks; see [`Survey::patiently`].
+    /// Surveys `pages` pages with the options in `place`; see [`Survey::patiently`].
     pub fn survey(&self, place: &Place, target: Target, pages: usize) -> Result<(Survey, u64)> {
         let start = |attempt| {
             let (memory, seed) = (place.memory(), self.seed.wrapping_add(attempt));
@@ -124,13 +124,13 @@ impl Context {
 
     /// Finds the colors of enough pages for experiments (floods of every color and tasks, twice over), and verifies them.
     ///
-    /// Fails with [`InDoubt`] when the colors cannot be trusted.
+    /// Fails with [`InDoubt`] if the colors cannot be trusted.
     ///
-    /// `own`: colors that a task is to have, if that was chosen already.
+    /// `own`: number of colors of the task, if it was chosen already.
     pub fn collect(&self, place: &Place, target: Target, own: Option<usize>) -> Result<(PaletteEvidence, FramePool)> {
         /// Pages of each color for each way: floods of two kinds, and as much again for tasks.
         const PAGES_PER_WAY: usize = 6;
-        /// Pages of the largest task, its canary pages included, with room to spare.
+        /// Number of pages of the largest task, including canary pages, with room to spare.
         const TASK_PAGES: usize = 64;
         let task = own.map_or(0, |colors| TASK_PAGES.div_ceil(colors.max(1)));
         self.collect_pages(place, target, target.geometry.ways as usize * PAGES_PER_WAY + task)
@@ -168,7 +168,7 @@ impl Context {
     }
 }
 
-/// Returns the CPUs in `list`. Fails if one of them is not in `may`, or if there is none.
+/// Returns the CPUs in `list`. Fails if one of them is not in `may`, or if the list is empty.
 pub fn listed_cpus(list: &str, may: &[CpuId]) -> Result<Vec<CpuId>> {
     let may = may.iter().map(|cpu| cpu.0).collect::<Vec<_>>();
     let cpus = parse_list(list, may.iter().max().map_or(0, |last| last + 1))?;

@@ -13,10 +13,10 @@ use crate::{Verdict, files};
 /// Version of what is printed as JSON.
 pub const SCHEMA: &str = "isochrome-doctor/1";
 
-/// What this machine allows.
+/// Availability of features on this machine.
 #[derive(Serialize, JsonSchema)]
 pub struct Examined {
-    /// Every check, in the order of the text.
+    /// All checks, in the order of the text.
     checks: Vec<Check>,
 }
 

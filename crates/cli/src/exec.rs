@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use isochrome_host::color::ledger::Owner;
-use isochrome_host::coloring::placed::Placed;
+use isochrome_host::coloring::report::PlacementReport;
 use isochrome_host::coloring::{Coloring, Hooks, Keeper, Notice, Program, Readiness};
 use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::process::Pid;
@@ -23,7 +23,7 @@ use isochrome_model::units::{CpuId, Ns};
 use crate::args::{ChosenColors, ExecOptions, Ready};
 use crate::context::{listed_cpus, seed};
 use crate::notify::Relay;
-use crate::placed::line;
+use crate::placement::line;
 use crate::{Verdict, coloring, files, hints};
 
 /// Longest wait for the last output of the program, and time between two checks whether it is there.
@@ -77,8 +77,8 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
         (Ready::Line(text), Some(output)) => Some(pass_on(output, text.clone(), Arc::clone(&printed))),
         _ => None,
     };
-    let said_ready = || match (&options.ready, &relay) {
-        (Ready::SdNotify, Some(relay)) => relay.said_ready(),
+    let is_ready = || match (&options.ready, &relay) {
+        (Ready::SdNotify, Some(relay)) => relay.is_ready(),
         _ => printed.load(Ordering::Relaxed),
     };
     let tell = |notice: Notice<'_>| tell(options, relay.as_ref(), notice);
@@ -94,7 +94,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     let colors = options.colors.clone();
     let obtain = move || reserve(&colors, cpus.clone(), own.clone()).map_err(|error| hints::text(&*error));
     let mut keeper =
-        Keeper::new(program, Arc::new(obtain), Hooks { said_ready: &said_ready, tell: &tell, explain: &hints::text });
+        Keeper::new(program, Arc::new(obtain), Hooks { is_ready: &is_ready, tell: &tell, explain: &hints::text });
     if let Some(hopeless) = hopeless {
         keeper.warn(hopeless);
     }
@@ -151,7 +151,7 @@ fn readiness(ready: &Ready) -> Readiness {
     match ready {
         Ready::Settle(time) => Readiness::Settled(Duration::from_nanos(time.0)),
         Ready::Signal => Readiness::Signaled,
-        Ready::SdNotify | Ready::Line(_) => Readiness::Said,
+        Ready::SdNotify | Ready::Line(_) => Readiness::Reported,
     }
 }
 
@@ -172,7 +172,7 @@ fn tell(options: &ExecOptions, relay: Option<&Relay>, notice: Notice<'_>) {
 }
 
 /// Prints a report, and writes it to the output file if there is one.
-fn publish(options: &ExecOptions, report: &Placed) {
+fn publish(options: &ExecOptions, report: &PlacementReport) {
     if let Some(path) = &options.output
         && let Err(error) = files::write_json(path, report)
     {

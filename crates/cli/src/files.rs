@@ -100,7 +100,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     write(path, &(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Writes `value` to `path` as JSON on one line: for files too large to be read by eye.
+/// Writes `value` to `path` as JSON on one line, for files that are too large to be read by people.
 pub fn write_json_compact(path: &Path, value: &impl Serialize) -> Result<()> {
     write(path, &(serde_json::to_string(value)? + "\n"))
 }
@@ -117,7 +117,7 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string(value)? + "\n"))
 }
 
-/// Prints `value` as JSON if that is asked for, and as `text` otherwise.
+/// Prints `value` as JSON if `json` is set, else `text`.
 pub fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
     if json { print_json(value) } else { print(&text()) }
 }

@@ -28,19 +28,19 @@ use crate::probe::saved;
 use crate::results::{self, Outcome};
 use crate::{Verdict, files};
 
-/// Version of what is printed of a flood without self-check.
+/// Version of the printed result of a flood without self-check.
 pub const SCHEMA: &str = "isochrome-flooded/1";
 
-/// What a flood without self-check came to.
+/// Result of a flood without self-check.
 #[derive(Serialize, JsonSchema)]
 pub struct Flooded {
-    /// How memory was accessed.
+    /// Pattern of the accesses.
     pattern: Pattern,
-    /// Memory of one flood, in bytes.
+    /// Size of the memory of one flood, in bytes.
     memory: Bytes,
-    /// How often.
+    /// Number of floods.
     floods: u64,
-    /// Time in all.
+    /// Duration of all floods, in seconds.
     seconds: f64,
 }
 

@@ -122,7 +122,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         "neither another CPU nor time slices\n  hint: run as root, or on more than one CPU"
     );
     let mut placed: Vec<Option<f64>> = vec![None; programs.len()];
-    let mut place = |program: usize, pid: Pid| {
+    let mut move_to_colors = |program: usize, pid: Pid| {
         let Some((coloring, _)) = &colored else { return Ok(()) };
         let part = divided.iter().find(|divided| divided.by == Partitioning::Colors);
         let colors = part.and_then(|part| part.shares.get(program)).into_iter().flatten();
@@ -132,7 +132,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         Ok(())
     };
     let limit = options.program.is_empty().then(|| TIME.saturating_sub(begin.elapsed()));
-    let mut experiment = Programs::new(&setup, &mut place);
+    let mut experiment = Programs::new(&setup, &mut move_to_colors);
     let blocks = results::measure("running", &mut experiment, &Amount { limit, ..context.amount(options.blocks, 1) })?;
     let (columns, failures) = (experiment.columns(), experiment.failures.clone());
     drop(experiment);
@@ -219,19 +219,19 @@ impl Division {
     }
 }
 
-/// Moves the pages of `pid` to the colors of `coloring`. Returns the share of its resident pages that are there.
+/// Moves the pages of `pid` to the colors of `coloring`. Returns the share of its resident pages that are on color.
 ///
-/// Helpers inside the program get the CPUs and the priority of the thread that makes them: with a real-time priority on its CPU they would keep
-/// each other from running. So that is a thread that may run on all of `cpus`, at `ordinary` priority.
+/// Helpers inside the program get the CPUs and the priority of the thread that makes them. With a real-time priority on its CPU they would
+/// keep each other from running. So the work is done by a thread that may run on all of `cpus`, at `ordinary` priority.
 fn place_as(coloring: &Coloring, pid: Pid, cpus: &[CpuId], ordinary: Option<&Scheduling>) -> Result<f64, RecolorError> {
     let mut all = CpuSet::new();
     cpus.iter().for_each(|cpu| all.set(cpu.0 as usize));
-    let place = || {
+    let work = || {
         let _anywhere = sched_setaffinity(None, &all);
         let _ordinary = ordinary.map(Scheduling::apply);
         coloring.place(&[pid])
     };
-    let tally = std::thread::scope(|scope| scope.spawn(place).join()).unwrap_or_else(|panic| resume_unwind(panic))?;
+    let tally = std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| resume_unwind(panic))?;
     Ok(tally.on_color as f64 / tally.resident.max(1) as f64)
 }
 

@@ -19,7 +19,7 @@ enum Work {
     Kernel(Box<dyn Kernel>),
     /// Computes for this many nanoseconds.
     Spin(u64),
-    /// One pass over all lines, each load waiting for the one before.
+    /// One pass over all lines, in which each load waits for the one before.
     Walk(Walk),
     /// Writes to every line.
     Write(Writer),

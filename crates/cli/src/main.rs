@@ -22,7 +22,7 @@ mod map;
 mod net;
 mod notify;
 mod palette;
-mod placed;
+mod placement;
 mod plan;
 mod probe;
 mod profile;
@@ -66,11 +66,11 @@ enum Verdict {
     Ended(ExitCode),
 }
 
-/// Exit code for anything that could not run, bad arguments included.
+/// Exit code for errors, including wrong arguments.
 const COULD_NOT_RUN: u8 = 1;
-/// Exit code when a deadline, bound or threshold does not hold.
+/// Exit code if a deadline, bound or threshold was violated.
 const VIOLATED: u8 = 2;
-/// Exit code when what was measured does not allow a conclusion.
+/// Exit code if the measurements do not allow a conclusion.
 const INCONCLUSIVE: u8 = 3;
 
 fn main() -> ExitCode {

@@ -23,7 +23,7 @@ use crate::{Verdict, coloring, files, hints};
 
 /// Number of pages that are measured anew to verify the palette.
 const VERIFIED_PAGES: usize = 8192;
-/// Time between two looks at a program that was started, until it has settled.
+/// Time between two maps of a program that was started, until it has settled.
 const SETTLING_STEP: Duration = Duration::from_millis(50);
 
 /// The colors of a program's memory, and whether they were measured or read from a palette.
@@ -31,32 +31,32 @@ const SETTLING_STEP: Duration = Duration::from_millis(50);
 pub struct Outcome {
     #[serde(flatten)]
     map: ColorMap,
-    /// Pages whose colors were not known, and those of them that were measured.
+    /// Numbers of pages of unknown color, and of those that were measured.
     measured: Measured,
     #[serde(skip_serializing_if = "Option::is_none")]
     verification: Option<Verification>,
 }
 
-/// Pages of the program whose colors were measured, in pauses of it.
+/// Numbers of pages whose colors were measured while the program was stopped.
 #[derive(Clone, Copy, Default, Serialize, JsonSchema)]
 struct Measured {
-    /// Pages of its own that no saved palette knew.
+    /// Number of the program's own pages that no saved palette knew.
     asked: usize,
-    /// Those whose color is known now.
+    /// Number of these pages whose color is known now.
     found: usize,
 }
 
 /// Largest share of pages that may have unknown colors: memory that others map as well is not measured.
 const UNKNOWN: f64 = 0.01;
 
-/// The palette against colors measured anew.
+/// Comparison of the palette with colors that were measured again.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 struct Verification {
-    /// Pages of fresh memory measured without the palette.
+    /// Number of pages of fresh memory that were measured without the palette.
     pages: usize,
-    /// How many of them have frames that the palette knows.
+    /// Number of these whose frames the palette knows.
     common: usize,
-    /// Share of these with the same color; none when there are none.
+    /// Share of these that have the same color; `None` if the palette knows no frame of the fresh memory.
     agreement: Option<f64>,
 }
 
@@ -81,7 +81,7 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
     let coloring = coloring::resolve(&Frames::default().colors("all", options.level), vec![context.cpu], context.seed)?;
     let verification = options.verify.then(|| verify(&context, &place, target)).transpose()?;
     let shape = ColorShape::of(&target.geometry, coloring.color_count(), context.machine.page_bytes);
-    let look = |pid: u32| -> Result<Outcome> {
+    let inspect = |pid: u32| -> Result<Outcome> {
         let measured = coloring.with(|wanted| recolor::measure(Pid(pid as i32), wanted, &coloring.limits));
         let measured = match measured {
             Ok((asked, found)) => Measured { asked, found },
@@ -95,10 +95,10 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
     };
     let mut child = None;
     let first = match options.pid {
-        Some(pid) => look(pid)?,
+        Some(pid) => inspect(pid)?,
         None => {
             let started = child.insert(start(&options.program)?);
-            settled(started, Duration::from_nanos(options.after.0), look)?
+            settled(started, Duration::from_nanos(options.after.0), inspect)?
         }
     };
     let pid = first.map.pid;
@@ -108,7 +108,7 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
         if child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
             break;
         }
-        match look(pid) {
+        match inspect(pid) {
             Ok(outcome) => show(options, &outcome)?,
             Err(error) if has_ended(&error) => {
                 eprintln!("process {pid} has ended");
@@ -143,15 +143,15 @@ fn start(program: &[String]) -> Result<Child> {
 }
 
 /// Returns the map of `child` after it has run for `after`, or the last map that could be made if the program ends earlier.
-fn settled(child: &mut Child, after: Duration, look: impl Fn(u32) -> Result<Outcome>) -> Result<Outcome> {
+fn settled(child: &mut Child, after: Duration, inspect: impl Fn(u32) -> Result<Outcome>) -> Result<Outcome> {
     let begin = Instant::now();
     let mut last = None;
     loop {
-        match look(child.id()) {
+        match inspect(child.id()) {
             Ok(outcome) => last = Some(outcome),
             Err(error) if has_ended(&error) => {
                 child.wait().context("waiting for the program")?;
-                return last.context("the program ended before it could be looked at\n  hint: map a longer run");
+                return last.context("the program ended before it could be mapped\n  hint: map a longer run");
             }
             Err(error) => return Err(error),
         }

@@ -44,7 +44,7 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 const ADDRESSEES: [&str; 2] = ["WATCHDOG_PID", "LISTEN_PID"];
 /// Largest size of a message that is passed on. Service managers take 4096 bytes.
 const MESSAGE_BYTES: usize = 1 << 16;
-/// Descriptors that one message can carry. [Linux, include/net/scm.h, SCM_MAX_FD]
+/// Most descriptors that one message can carry. [Linux, include/net/scm.h, SCM_MAX_FD]
 const DESCRIPTORS: usize = 253;
 /// Longest wait for the last messages, once the program has ended.
 const LAST_MESSAGES: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ pub struct Relay {
 
 /// State that is shared by the relay and its thread.
 struct Shared {
-    said_ready: AtomicBool,
+    is_ready: AtomicBool,
     released: AtomicBool,
     finished: AtomicBool,
     dropped: AtomicU32,
@@ -66,10 +66,10 @@ struct Shared {
 }
 
 impl Relay {
-    /// Has `command` talk to a relay, and `launch` give it its own number in the variables by which a service manager names whom it
-    /// means. The relay passes messages on to the socket in this process's own `NOTIFY_SOCKET`, if there is one.
+    /// Makes `command` talk to a relay, and `launch` set its own number in the variables by which a service manager names the process it
+    /// means. The relay passes messages on to the socket in this process's own `NOTIFY_SOCKET`, if it is set.
     ///
-    /// The thread gets the signal mask of the caller. Fails where `NOTIFY_SOCKET` names a socket of another kind than Unix's.
+    /// The thread gets the signal mask of the caller. Fails if `NOTIFY_SOCKET` names a socket that is not a Unix socket.
     pub fn new(command: &mut Command, launch: &mut Launch) -> Result<Relay> {
         let outside = env::var_os(SOCKET).filter(|name| !name.is_empty());
         let manager = outside.as_deref().map(Manager::at).transpose()?;
@@ -87,7 +87,7 @@ impl Relay {
         set_socket_passcred(&socket, true).context("credentials of senders")?;
         command.env(SOCKET, format!("@{name}"));
         let shared = Arc::new(Shared {
-            said_ready: AtomicBool::new(false),
+            is_ready: AtomicBool::new(false),
             released: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             dropped: AtomicU32::new(0),
@@ -99,8 +99,8 @@ impl Relay {
     }
 
     /// Whether the program has said `READY=1`.
-    pub fn said_ready(&self) -> bool {
-        self.shared.said_ready.load(Ordering::Acquire)
+    pub fn is_ready(&self) -> bool {
+        self.shared.is_ready.load(Ordering::Acquire)
     }
 
     /// Returns the number of messages that were dropped, because of who sent them or because they were too long.
@@ -109,12 +109,12 @@ impl Relay {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Passes on the held `READY=1`, and every later one at once.
+    /// Passes on the held `READY=1`, and from now on every later one at once.
     pub fn release(&self) {
         self.shared.tell(&self.shared.released);
     }
 
-    /// Passes on everything that has been said so far, for a second at most: the program has ended.
+    /// Passes on all messages of a program that has ended, for at most a second.
     pub fn finish(mut self) {
         self.shared.tell(&self.shared.finished);
         let Some(thread) = self.thread.take() else { return };
@@ -257,7 +257,7 @@ impl Worker {
         let Message { text, descriptors } = message;
         let Lines { mut passed, ready, stopping } = Lines::of(&text);
         if ready {
-            self.shared.said_ready.store(true, Ordering::Release);
+            self.shared.is_ready.store(true, Ordering::Release);
         }
         let released = self.shared.released.load(Ordering::Acquire);
         if released || stopping {
@@ -291,9 +291,9 @@ impl Worker {
     }
 }
 
-/// The program has started, or has read its settings again.
+/// Line that reports that the program has started, or has read its settings again.
 const READY: &[u8] = b"READY=1";
-/// Asks for the message's descriptor to be closed once all before it has arrived.
+/// Line that asks for the message's descriptor to be closed once all earlier messages have arrived.
 const BARRIER: &[u8] = b"BARRIER=1";
 
 /// Contents of a message, by lines.
@@ -339,7 +339,7 @@ mod tests {
 
     use rustix::net::{SendAncillaryBuffer, sendmsg};
 
-    /// A service manager that takes messages.
+    /// A service manager that receives messages.
     struct Outside {
         socket: UnixDatagram,
         _folder: tempfile::TempDir,
@@ -373,7 +373,7 @@ mod tests {
             self.next().0
         }
 
-        fn is_quiet(&self) -> bool {
+        fn is_silent(&self) -> bool {
             self.socket.set_nonblocking(true).unwrap();
             let waits = self.socket.recv(&mut [0; 4096]).is_ok();
             self.socket.set_nonblocking(false).unwrap();
@@ -381,8 +381,8 @@ mod tests {
         }
     }
 
-    /// sd_notify's protocol, each word a message; `barrier` waits until the other end of a pipe is closed; `fd` stores a file that holds
-    /// "kept"; `pause` reads a line.
+    /// A program that speaks sd_notify's protocol, each word a message. `barrier` waits until the other end of a pipe is closed, `fd`
+    /// stores a file that holds "kept", and `pause` reads a line.
     const PROGRAM: &str = r#"
 import array, os, socket, sys, tempfile
 name = os.environ["NOTIFY_SOCKET"]
@@ -440,7 +440,7 @@ for word in sys.argv[1:]:
         let (relay, mut child) = program(Some(manager), &words);
         assert_eq!([outside.text(), outside.text(), outside.text()], ["STATUS=starts", "STATUS=runs", "WATCHDOG=1"]);
         assert_eq!(line(&mut child), "pause");
-        assert!(relay.said_ready() && outside.is_quiet());
+        assert!(relay.is_ready() && outside.is_silent());
         relay.release();
         assert_eq!(outside.text(), "READY=1");
         // After the first time it is ready at once.
@@ -450,7 +450,7 @@ for word in sys.argv[1:]:
         child.wait().unwrap();
         assert_eq!(relay.dropped(), 0);
         relay.finish();
-        assert!(outside.is_quiet());
+        assert!(outside.is_silent());
     }
 
     #[test]
@@ -465,7 +465,7 @@ for word in sys.argv[1:]:
         // The manager closes its end, and nobody else has it.
         drop(pipe);
         assert_eq!([line(&mut child), line(&mut child)], ["passed", "asked"]);
-        assert!(outside.is_quiet());
+        assert!(outside.is_silent());
         relay.release();
         assert_eq!(outside.text(), "READY=1");
         drop(outside.next());
@@ -521,10 +521,10 @@ for word in sys.argv[1:]:
         while relay.dropped() == 0 && Instant::now() < limit {
             thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!((relay.dropped(), relay.said_ready()), (1, false));
+        assert_eq!((relay.dropped(), relay.is_ready()), (1, false));
         relay.release();
         relay.finish();
-        assert!(outside.is_quiet());
+        assert!(outside.is_silent());
     }
 
     #[test]
@@ -533,10 +533,10 @@ for word in sys.argv[1:]:
         assert_eq!([line(&mut child), line(&mut child), line(&mut child)], ["asked", "passed", "asked"]);
         // The barrier behind it may not have been read yet, but what is before it has been sent.
         let limit = Instant::now() + Duration::from_secs(10);
-        while !relay.said_ready() && Instant::now() < limit {
+        while !relay.is_ready() && Instant::now() < limit {
             thread::sleep(Duration::from_millis(1));
         }
-        assert!(relay.said_ready());
+        assert!(relay.is_ready());
         relay.release();
         assert_eq!([line(&mut child), line(&mut child)], ["passed", "pause"]);
         go_on(&mut child);

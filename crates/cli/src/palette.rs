@@ -30,18 +30,18 @@ const SAME: f64 = isochrome_model::palette::merge::SAME;
 /// Number of pages that are classified by default, and number of pages that are classified at once.
 const PAGES: usize = 8192;
 
-/// Version of what is printed as JSON.
+/// Version of the printed JSON.
 pub const SCHEMA: &str = "isochrome-palette-found/1";
 
-/// The colors found, and what speaks against them.
+/// The colors that were found, and reasons to doubt them.
 #[derive(Serialize, JsonSchema)]
 pub struct Outcome {
     #[serde(flatten)]
     palette: PaletteEvidence,
-    /// Surveys made until none was in doubt, the last included; their time is part of `seconds`.
+    /// Number of surveys until one was not in doubt, including the last. Their time is part of `seconds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u64>,
-    /// Why not to trust it; empty when nothing speaks against it.
+    /// Reasons not to trust the palette; empty if nothing speaks against it.
     doubts: Vec<Doubt>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verification: Option<Verification>,
@@ -57,29 +57,29 @@ pub struct Outcome {
 #[derive(Serialize, JsonSchema)]
 struct Saved {
     path: PathBuf,
-    /// Frames whose color is known from now on; none where a rule gives every frame's.
+    /// Number of frames whose color is known from now on; `None` if a rule gives the color of every frame.
     frames: Option<usize>,
-    /// Pages kept in memory by which colors are found where frame numbers do not show them.
+    /// Number of pages of known color that are kept in memory, by which colors are found if frame numbers are hidden.
     pages: usize,
-    /// Frames left out since they go back to the host of this virtual machine as soon as they are free.
+    /// Number of frames that were left out, because they go back to the host of this virtual machine as soon as they are free.
     reported: usize,
-    /// What became of an earlier palette.
+    /// Relation to an earlier palette.
     before: Before,
 }
 
-/// An earlier palette and the new one.
+/// Relation between an earlier palette and the new one.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "before", rename_all = "snake_case")]
 enum Before {
-    /// There was none for this boot.
+    /// This boot has no earlier palette.
     None,
-    /// It knows some of the frames measured now.
+    /// The earlier palette knows some of the frames measured now.
     Merged {
-        /// Frames known to both.
+        /// Number of frames that both palettes know.
         common: usize,
-        /// Share of them whose color is the same.
+        /// Share of these frames whose color is the same.
         agreement: f64,
-        /// Whether what it knew of other frames stays as well.
+        /// Whether the colors of the other frames of the earlier palette are kept.
         kept: bool,
     },
     /// The earlier palette contradicts the new one, so the colors have new numbers from now on.
@@ -90,7 +90,7 @@ enum Before {
 #[derive(Serialize, JsonSchema)]
 struct Again {
     method: &'static str,
-    /// Share of the pages colored by both that both give the same color.
+    /// Share of the pages colored by both surveys on which they agree.
     agreement: Option<f64>,
     ambiguous: usize,
     seconds: f64,
@@ -238,7 +238,8 @@ fn replayed(samples: &Samples) -> Outcome {
     Outcome { palette, attempts: None, doubts, verification: None, again: Vec::new(), saved: None, seed: None }
 }
 
-/// Saves the colors of the measured frames for this boot, numbered as an earlier palette of this boot numbers them, or anew if there is none.
+/// Saves the colors of the measured frames for this boot, numbered as in an earlier palette of this boot. Without an earlier palette they
+/// get new numbers.
 fn save(
     folder: &Path,
     target: Target,

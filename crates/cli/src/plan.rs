@@ -15,7 +15,7 @@ use isochrome_model::units::Bytes;
 use crate::args::{AnalyzeOptions, PlanOptions, Priorities, TaskSetFile};
 use crate::{Verdict, files};
 
-/// Version of a plan, and of what `analyze` prints.
+/// Version of a plan, and of the output of `analyze`.
 pub const SCHEMA: &str = "isochrome-plan/1";
 pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/1";
 

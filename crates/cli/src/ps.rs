@@ -18,20 +18,20 @@ use serde::Serialize;
 
 use crate::{Verdict, files, hints};
 
-/// Columns for the name of a process, which is indented below that of its parent.
+/// Width of the column for the name of a process, which is indented below that of its parent.
 const NAME: usize = 24;
 
-/// Version of what is printed as JSON.
+/// Version of the printed JSON.
 pub const SCHEMA: &str = "isochrome-ps/1";
 
-/// Who holds which colors.
+/// All grants of colors.
 #[derive(Serialize, JsonSchema)]
 pub struct Held {
-    /// Every grant in the ledger.
+    /// The grants in the ledger.
     grants: Vec<Row>,
 }
 
-/// A grant, and what its owner and the owner's descendants make of it.
+/// A grant, with the processes that use it: its owner and the owner's descendants.
 #[derive(Serialize, JsonSchema)]
 struct Row {
     #[serde(flatten)]
@@ -45,26 +45,26 @@ struct Row {
 struct Process {
     pid: u32,
     name: String,
-    /// Its resident memory; none where it cannot be seen.
+    /// Resident memory of the process; `None` if it cannot be seen.
     memory: Option<Memory>,
-    /// What it started, but for processes with grants of their own.
+    /// Processes that it started, without those that have grants of their own.
     children: Vec<Process>,
 }
 
 /// Resident memory of a process, in pages.
 #[derive(Serialize, JsonSchema)]
 struct Memory {
-    /// All of it by what it is.
+    /// Resident memory by kind.
     #[serde(flatten)]
     residence: Residence,
-    /// Pages that can be moved to other colors.
+    /// Number of pages that can be moved to other colors.
     movable: u64,
-    /// The same numbers in KiB.
+    /// Sizes in KiB.
     kib: Kib,
-    /// The movable pages by color; none where no palette is saved.
+    /// Movable pages by color; `None` if no palette is saved.
     #[serde(flatten)]
     colors: Option<Colors>,
-    /// Pages that other processes of the same tree map, too: they are counted in each. None where frames cannot be seen.
+    /// Number of pages that other processes of the same tree map too, so that each process counts them. `None` if frames cannot be seen.
     in_tree_too: Option<u64>,
     #[serde(skip)]
     frames: BTreeSet<FrameNumber>,
@@ -81,17 +81,17 @@ struct Kib {
 /// Movable pages by color.
 #[derive(Serialize, JsonSchema)]
 struct Colors {
-    /// Pages of each color, and those of unknown color.
+    /// Number of pages of each color, and of unknown color.
     #[serde(flatten)]
     placement: Placement,
-    /// Pages of a known color that was not granted.
+    /// Number of pages of a known color that was not granted.
     drifted: u64,
-    /// Share of the pages of known color, 0 to 1.
+    /// These pages as a share (0 to 1) of the pages of known color.
     drift: f64,
 }
 
 /// Inputs for examining the processes of one grant.
-struct Look<'a> {
+struct Inspection<'a> {
     colors: &'a [Color],
     palette: Option<&'a Palette>,
     page: Bytes,
@@ -111,8 +111,9 @@ pub fn run(json: bool) -> Result<Verdict> {
     for grant in grants {
         // Only to show: what rests on the palette tests it first.
         let palette = saved::load(&folder, grant.level, &boot).map_err(|error| notes.insert(hints::text(&error))).ok();
-        let look = Look { colors: &grant.colors, palette: palette.as_ref(), page: machine.page_bytes, owners: &owners };
-        let mut process = look.process(grant.owner.pid, grant.owner.name.clone(), &mut notes);
+        let inspection =
+            Inspection { colors: &grant.colors, palette: palette.as_ref(), page: machine.page_bytes, owners: &owners };
+        let mut process = inspection.process(grant.owner.pid, grant.owner.name.clone(), &mut notes);
         process.count_common();
         held.grants.push(Row { grant, process });
     }
@@ -121,7 +122,7 @@ pub fn run(json: bool) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-impl Look<'_> {
+impl Inspection<'_> {
     /// Returns process `pid` with its memory and its descendants. `notes` receives what could not be seen.
     fn process(&self, pid: u32, name: String, notes: &mut BTreeSet<String>) -> Process {
         let memory = self.memory(pid).map_err(|error| notes.insert(hints::text(&error))).ok();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use isochrome_host::color::ledger::{Ledger, Owner};
-use isochrome_host::coloring::placed::{Event, Placed};
+use isochrome_host::coloring::report::{Event, PlacementReport};
 use isochrome_host::process::Pid;
 use isochrome_host::recolor::claim::Claim;
 use isochrome_host::recolor::watch::{Watch, family};
@@ -15,17 +15,17 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::RecolorOptions;
-use crate::placed::line;
+use crate::placement::line;
 use crate::{Verdict, coloring, context, files, hints};
 
-/// Version of what is printed of a repair.
+/// Version of the printed result of a repair.
 pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";
 
-/// What a repair did.
+/// Result of a repair.
 #[derive(Serialize, JsonSchema)]
 pub struct Repair {
     pid: i32,
-    /// Whether anything was left to put right.
+    /// Whether there was anything to repair.
     repaired: bool,
 }
 
@@ -54,7 +54,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
             "a dry run chooses no colors\n  hint: name them: `isochrome ps` lists those that are held"
         );
         let report = coloring.look(pid)?;
-        show(options, Placed::expected(&report, &coloring), &report)?;
+        show(options, PlacementReport::expected(&report, &coloring), &report)?;
         return Ok(Verdict::Holds);
     }
     // An `exec` that watches over the program stands aside until this ends.
@@ -76,30 +76,30 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         eprintln!("isochrome: {}", hints::text(&error));
     }
     let report = coloring.look(pid)?;
-    let placed = Placed {
+    let placement = PlacementReport {
         verified,
         seconds_to_colors: Some(begin.elapsed().as_secs_f64()),
         numbers: coloring.numbers().cloned(),
-        ..Placed::of(Event::OnColors, pid.0, watch.tally())
+        ..PlacementReport::of(Event::OnColors, pid.0, watch.tally())
     };
-    let nothing = placed.tally.on_color == 0 && placed.tally.resident > 0;
-    show(options, placed, &report)?;
+    let nothing = placement.tally.on_color == 0 && placement.tally.resident > 0;
+    show(options, placement, &report)?;
     Ok(if nothing { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
-/// The report, and the mappings of the process itself.
+/// The report, with the mappings of the process.
 #[derive(Serialize, JsonSchema)]
 pub struct Shown<'a> {
     #[serde(flatten)]
-    placed: Placed,
-    /// Its mappings; `exec`, whose report has the same schema, does not list them.
+    placement: PlacementReport,
+    /// Mappings of the process. `exec`, whose report has the same schema, does not list them.
     #[schemars(skip_serializing_if = "<[_]>::is_empty")]
     regions: &'a [RegionReport],
 }
 
-fn show(options: &RecolorOptions, placed: Placed, report: &Report) -> Result<()> {
-    let shown = Shown { placed, regions: &report.regions };
-    files::leave(&options.output, &shown, || format!("{}{}\n", text(report), line(&shown.placed)))
+fn show(options: &RecolorOptions, placement: PlacementReport, report: &Report) -> Result<()> {
+    let shown = Shown { placement, regions: &report.regions };
+    files::leave(&options.output, &shown, || format!("{}{}\n", text(report), line(&shown.placement)))
 }
 
 /// Formats a report as a table of the mappings, and sums below it.

@@ -46,13 +46,13 @@ pub fn schema(id: &str) -> String {
     format!("isochrome-{id}/2")
 }
 
-/// The numbers of an experiment as printed.
+/// The numbers of an experiment, as they are printed.
 #[derive(Serialize, JsonSchema)]
 pub struct Printed<N> {
     schema: String,
     #[serde(flatten)]
     numbers: N,
-    /// Ticks per second of the counter that cycles are of.
+    /// Rate of the counter whose ticks are called cycles, per second.
     counter_hz: u64,
     /// The seed of all random choices; 0 on a modeled machine.
     seed: u64,
@@ -66,7 +66,7 @@ pub struct Outcome<'a> {
     pub palette: Option<PaletteEvidence>,
     /// Section of the evidence that holds the results.
     pub section: Section,
-    /// Every sample, as CSV.
+    /// All samples, as CSV.
     pub raw: String,
     /// Warnings for the reader.
     pub warnings: Vec<String>,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use isochrome_host::coloring::placed;
+use isochrome_host::coloring::report as coloring_report;
 use isochrome_lab::miss_ratio::Comparison;
 use isochrome_lab::{conflicts, crpd, flood, interference, kernels, packets, switch};
 use isochrome_model::evidence::{self, Evidence};
@@ -102,7 +102,7 @@ fn all() -> Vec<(String, Value)> {
         of::<Profile>(profile::SCHEMA),
         of::<Plan>(plan::SCHEMA),
         of::<Analyzed>(plan::ANALYSIS_SCHEMA),
-        of::<recolor::Shown>(placed::SCHEMA),
+        of::<recolor::Shown>(coloring_report::SCHEMA),
         of::<recolor::Repair>(recolor::REPAIR_SCHEMA),
         of_evidence(),
     ]

@@ -32,22 +32,22 @@ pub const TOO_MANY_COLORS: &str = "more colors than fit into 16 bits";
 /// Number of accesses of a workload that are passed on at a time.
 const BATCH: usize = 4096;
 
-/// Versions of what is printed as JSON.
+/// Versions of the printed JSON.
 pub const SCHEMA: &str = "isochrome-simulation/1";
 pub const CURVE_SCHEMA: &str = "isochrome-curve/1";
 pub const FLOODS_SCHEMA: &str = "isochrome-modeled-flood/1";
 pub const SCENARIO_SCHEMA: &str = "isochrome-scenario-outcome/1";
 
-/// Counts of a run.
+/// Counts of events in a run.
 #[derive(Serialize, JsonSchema)]
 pub struct Outcome {
-    /// The caches, from the innermost out.
+    /// Counts of the caches, innermost first.
     levels: Vec<LevelCounts>,
     /// Transfers from and to memory.
     memory: MemoryCounts,
 }
 
-/// Runs the verb.
+/// Carries out `isochrome simulate`.
 pub fn run(options: &SimulateOptions) -> Result<Verdict> {
     match &options.question {
         Some(SimulateQuestion::Machines) => machines()?,
@@ -205,23 +205,23 @@ fn machines() -> Result<()> {
     files::print(&text)
 }
 
-/// Misses against a share of one level.
+/// Misses for each share of one level.
 #[derive(Serialize, JsonSchema)]
 pub struct Curve {
-    /// Accesses to lines.
+    /// Number of accesses to lines.
     accesses: u64,
-    /// Misses with as many ways as the index says, from 0.
+    /// Number of misses with 0, 1, 2... ways.
     misses_by_ways: Vec<u64>,
-    /// Numbers of colors.
+    /// Numbers of colors for which misses were counted.
     colors: Vec<u32>,
-    /// Misses with as many colors as `colors` has at the same index.
+    /// Number of misses for each of `colors`.
     misses_by_colors: Vec<u64>,
-    /// Points of the curve over colors, by the full simulator.
+    /// Points of the curve over colors, counted by the full simulator.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     verified: Vec<Verified>,
 }
 
-/// A point of the curve over colors, by the full simulator.
+/// A point of the curve over colors, counted by the full simulator.
 #[derive(Serialize, JsonSchema)]
 struct Verified {
     colors: u32,
@@ -289,30 +289,31 @@ fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, ou
     Ok(if differs.is_some() { Verdict::Violated } else { Verdict::Holds })
 }
 
-/// What floods achieve.
+/// Effect of floods on a modeled machine.
 #[derive(Serialize, JsonSchema)]
 pub struct Floods {
-    /// Where the addresses of the flood are from.
+    /// Source of the addresses of the flood.
     pattern: String,
-    /// Lines accessed after the flood.
+    /// Number of lines accessed after the flood.
     lines: u64,
-    /// Those of them that cost a read and two writes of memory.
+    /// Number of these lines that cost one memory read and two memory writes.
     double_purged: u64,
-    /// Reads of memory that all of them cost.
+    /// Number of memory reads of all these lines.
     memory_reads: u64,
-    /// And writes.
+    /// Number of memory writes of all these lines.
     memory_writes: u64,
-    /// The same after the naive flood, which writes twice over twice the cache.
+    /// Number of memory reads after the naive flood, which writes twice over twice the cache.
     naive_memory_reads: u64,
-    /// And writes.
+    /// Number of memory writes after the naive flood.
     naive_memory_writes: u64,
-    /// By what share of the transfers the naive flood falls short.
+    /// By how much the naive flood falls short in transfers, as a share.
     naive_shortfall_transfers: f64,
-    /// And of the time of these transfers, where the machine says how long they take.
+    /// By how much the naive flood falls short in the time of the transfers, as a share; `None` if the machine does not say how long they
+    /// take.
     naive_shortfall_cycles: Option<f64>,
 }
 
-/// A representative that no flood writes.
+/// Number of a representative that no flood writes.
 const FAR: u64 = 1 << 20;
 
 /// Largest number of lines that are tried, each on caches of its own.

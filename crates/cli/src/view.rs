@@ -182,10 +182,10 @@ mod tests {
     /// Two tasks that alternate: `calm` runs longer, `wild` misses half of the time.
     fn two(counters: bool) -> Watched {
         let mut watched = Watched::default();
-        for turn in 0..4u64 {
+        for slice_number in 0..4u64 {
             for (thread, name, begin, end, misses) in [(7, "calm", 0, 600, 0), (8, "wild", 600, 1000, 5000)] {
                 let counts = counters.then_some(Counts { accesses: 10_000, misses, instructions: 900, cycles: 600 });
-                let (begin, end) = (Ns(1000 * turn + begin), Ns(1000 * turn + end));
+                let (begin, end) = (Ns(1000 * slice_number + begin), Ns(1000 * slice_number + end));
                 let (cpu, name) = (CpuId(0), name.to_owned());
                 watched.note(&Entry::Slice(Slice { cpu, thread, name, begin, end, left: SwitchOut::Asleep, counts }));
             }

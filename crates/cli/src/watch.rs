@@ -37,7 +37,7 @@ const ASIDE: Duration = Duration::from_millis(10);
 /// Error text for a terminal that fails.
 const DRAWING: &str = "the terminal cannot be drawn on\n  hint: isochrome watch ... | cat";
 
-/// Version of what is printed as JSON.
+/// Version of the printed JSON.
 pub const WATCHED: &str = "isochrome-watch/1";
 
 /// The first line of a record.
@@ -85,7 +85,7 @@ impl Sink {
 }
 
 /// Returns the absolute path without links and `..`, also of a file that does not exist yet.
-fn place(path: &Path) -> PathBuf {
+fn absolute(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let new = || Some(folder.canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(new).unwrap_or_else(|| path.to_owned())
@@ -100,7 +100,7 @@ struct Sinks {
 impl Sinks {
     fn new(options: &WatchOptions, head: &Head) -> Result<Sinks> {
         let files = [&options.replay, &options.record, &options.csv, &options.output, &options.svg]
-            .map(|path| path.as_deref().map(place));
+            .map(|path| path.as_deref().map(absolute));
         for (at, file) in files.iter().enumerate() {
             ensure!(
                 file.is_none() || !files[at + 1..].contains(file),
@@ -194,14 +194,14 @@ fn replay(path: &Path, sinks: &mut Sinks) -> Result<(Watched, Head)> {
 struct Program(Child);
 
 impl Program {
-    /// Starts the program that `words` name. `quiet`: discards its output, which would be drawn over.
-    fn start(words: &[String], quiet: bool) -> Result<Program> {
+    /// Starts the program that `words` name. `silent`: discards its output, which would be drawn over.
+    fn start(words: &[String], silent: bool) -> Result<Program> {
         let (name, arguments) = words.split_first().context("no program\n  hint: isochrome watch -- CMD")?;
         let mut command = Command::new(name);
         command.args(arguments);
-        // A Ctrl-C for what watches is none for the program, which would end first otherwise.
+        // Ctrl-C is meant for the watch. Without a process group of its own the program would get it too, and end first.
         command.process_group(0);
-        if quiet {
+        if silent {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         }
         let child = command.spawn().with_context(|| format!("{name}: cannot be started\n  hint: is it in PATH?"))?;
@@ -217,7 +217,7 @@ impl Drop for Program {
     }
 }
 
-/// A watch under way.
+/// A watch in progress.
 struct Live<'o> {
     options: &'o WatchOptions,
     cpus: Vec<CpuId>,
@@ -232,7 +232,7 @@ struct Live<'o> {
     /// Ticks of the CPUs, and CPU time of this process, at the beginning of the watch.
     before: (Vec<Option<CpuTicks>>, Ns),
     begin: Instant,
-    looks: u64,
+    reads: u64,
     watched: Watched,
 }
 
@@ -249,12 +249,12 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
                 asked = view.keys(&live.watched).context(DRAWING)?;
             }
         }
-        // The last switch away from a program comes after its end: it is seen in a later look.
+        // The last switch away from a program comes after its end: it is recorded in a later read.
         let over = ended_before
             || asked == Asked::Quit
             || interrupt::interrupted()
             || options.duration.is_some_and(|limit| live.begin.elapsed() >= Duration::from_nanos(limit.0));
-        live.look(sinks)?;
+        live.read(sinks)?;
         if over || shown.elapsed() >= interval {
             shown = Instant::now();
             live.sum_up(sinks)?;
@@ -300,12 +300,12 @@ impl<'o> Live<'o> {
         let before = (ticks(&cpus), own_time());
         let view = if terminal { Some(View::open().context(DRAWING)?) } else { None };
         let (begin, watched) = (Instant::now(), Watched::default());
-        Ok(Live { options, cpus, slices, notes, record, program, page, view, before, begin, looks: 0, watched })
+        Ok(Live { options, cpus, slices, notes, record, program, page, view, before, begin, reads: 0, watched })
     }
 
     /// Takes in the entries that were recorded since the last call.
-    fn look(&mut self, sinks: &mut Sinks) -> Result<()> {
-        self.looks += 1;
+    fn read(&mut self, sinks: &mut Sinks) -> Result<()> {
+        self.reads += 1;
         let mut fresh = Vec::new();
         self.slices.drain(&mut fresh)?;
         fresh.iter().try_for_each(|entry| self.note(entry, sinks))
@@ -322,7 +322,7 @@ impl<'o> Live<'o> {
         let seconds = self.begin.elapsed().as_secs_f64();
         let cost = Some(Cost {
             cpu_share: own_time().0.saturating_sub(self.before.1.0) as f64 / 1e9 / seconds,
-            looks_per_second: self.looks as f64 / seconds,
+            reads_per_second: self.reads as f64 / seconds,
             events_per_second: self.slices.seen() as f64 / seconds,
             polls_per_second: self.slices.polls().map(|polls| polls as f64 / seconds),
             record: self.record,

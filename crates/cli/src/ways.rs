@@ -21,12 +21,12 @@ const OTHERS_SHARE: u32 = 4;
 /// Name of the group of all tasks, where colors tell them apart.
 const TASKS: &str = "tasks";
 
-/// The caches of a level, as they can be divided by ways.
+/// The caches of a level, which can be divided by ways.
 pub struct Divided {
     level: u8,
     /// Rules for the masks that these caches take.
     pub rules: WayRules,
-    /// Ways that devices may fill as well.
+    /// Mask of the ways that devices may fill as well.
     shareable: u64,
     /// Number of the cache instance that serves each CPU.
     instance: BTreeMap<CpuId, u32>,

@@ -75,7 +75,7 @@ fn modeled(options: &WorkloadOptions, name: &str, touches: Touches, locality: Lo
 }
 
 /// The level and the memory that the task runs on.
-struct Place {
+struct Setting {
     context: Context,
     target: Target,
     pool: Option<FramePool>,
@@ -85,7 +85,11 @@ struct Place {
 }
 
 /// Chooses the level, and takes memory of its colors if it has any.
-fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometry) -> Result<Task>) -> Result<Place> {
+fn setting(
+    options: &WorkloadOptions,
+    touches: Touches,
+    lines_max: impl Fn(Geometry) -> Result<Task>,
+) -> Result<Setting> {
     let context = Context::new(&options.place)?;
     let number = match options.place.level {
         Some(number) => number,
@@ -108,7 +112,7 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
     let mut target = Target { level: number, geometry, inner };
     let colors = geometry.color_count(context.machine.page_bytes) as usize;
     if colors == 1 {
-        return Ok(Place { context, target, pool: None, palette: None, uncolored: None });
+        return Ok(Setting { context, target, pool: None, palette: None, uncolored: None });
     }
     let wanted = pages_per_color(&lines_max(geometry)?, colors);
     let collected = context.target(&options.place).and_then(|colored| {
@@ -127,7 +131,7 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
             (None, None, Some(why))
         }
     };
-    Ok(Place { context, target, pool, palette, uncolored })
+    Ok(Setting { context, target, pool, palette, uncolored })
 }
 
 /// Returns a sentence that says why misses are not counted.
@@ -148,8 +152,8 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
         let task = Task::of_ratio(touches, geometry, asked, locality)?;
         Ok(Task { lines: task.lines.max(2 * capacity(geometry)), ..task })
     };
-    let place = place(options, touches, largest)?;
-    let (context, target) = (&place.context, place.target);
+    let setting = setting(options, touches, largest)?;
+    let (context, target) = (&setting.context, setting.target);
     let counters = miss_counters(&context.processor, target.level, touches);
     let settings = context.settle();
     let task = Task::of_ratio(touches, target.geometry, asked, locality)?;
@@ -160,7 +164,7 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
     let mut measure = |lines: u64| -> Result<Option<Executed>> {
         attempt += 1;
         let task = Task { lines, ..task };
-        let mut walks = Walks { pool: place.pool.as_ref(), target, task, counters: counters.as_ref().ok(), attempt };
+        let mut walks = Walks { pool: setting.pool.as_ref(), target, task, counters: counters.as_ref().ok(), attempt };
         let amount = Amount { seed: context.seed.wrapping_add(attempt), ..amount };
         let measured = results::measure_again("executing", &mut walks, &amount)?;
         let executed = conclude(&task, &measured);
@@ -181,17 +185,17 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
     let colors = target.geometry.color_count(context.machine.page_bytes);
     let compared = Comparison {
         executed,
-        colored: place.pool.is_some(),
+        colored: setting.pool.is_some(),
         not_counted: counters.as_ref().err().map(not_counted),
         search: tried,
         ..Comparison::of(Task { lines, ..task }, target.level, colors, locality, asked)
     };
     let noted = context.notes.iter().chain(settings.notes()).map(evidence::note_text);
-    let warnings: Vec<String> = place.uncolored.clone().into_iter().chain(noted).collect();
+    let warnings: Vec<String> = setting.uncolored.clone().into_iter().chain(noted).collect();
     drop(settings);
     let section = section(&compared);
     draw(options, &section)?;
     let raw = csv(&blocks, &COLUMNS.map(str::to_owned));
-    let outcome = Outcome { context, palette: place.palette.clone(), section, raw, warnings };
+    let outcome = Outcome { context, palette: setting.palette.clone(), section, raw, warnings };
     results::leave(&options.results, outcome)
 }

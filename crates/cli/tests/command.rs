@@ -1,4 +1,4 @@
-//! The command as its users meet it: exit codes, messages, files. What needs working hardware is in `hardware.rs`.
+//! Tests of the command from the outside: exit codes, messages, files. Tests that need working hardware are in `hardware`.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,8 +11,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("output is text")
 }
 
-/// Asserts that `arguments` are refused with exit code 1, nothing on standard output, and a message with a hint that
-/// mentions `what`.
+/// Checks that `arguments` are refused with exit code 1, nothing on standard output, and a message that mentions `what` and has a hint.
 fn refused(arguments: &[&str], what: &str) {
     let output = isochrome(arguments);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

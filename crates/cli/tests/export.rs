@@ -1,5 +1,5 @@
-//! What `isochrome export` writes is read back: by a shell on a made-up tree, by a C compiler, by systemd where it is installed, by a
-//! JSON parser, and by the few lines of syntax that the others need.
+//! Tests that read the files of `isochrome export` back: by a shell on an imitated tree, by a C compiler, by systemd if it is installed, by
+//! a JSON parser, and by small parsers for the other formats.
 
 mod trial;
 
@@ -12,8 +12,8 @@ use libtest_mimic::Trial;
 
 use trial::{NotRun, Outcome, run as run_trials, trial};
 
-/// Two cores that share a cache of 16 partitions; `b` and `c` share partition 6, which is not between their others. A name with everything that
-/// shells and units take amiss.
+/// A plan of two cores that share a cache of 16 partitions. `b` and `c` share partition 6, which is not between their other partitions. One
+/// name has every character that shells and units misinterpret.
 const PLAN: &str = r#"{
   "schedulable": true, "method": "cata", "objective": "partitions", "analysis": "kim2013", "partitions_used": 8,
   "utilization": 1.2, "bound": null, "gap": null,
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// A test that every machine can run.
+/// Makes a test that every machine can run.
 fn claim(name: &'static str, test: fn()) -> Trial {
     trial(name, move || {
         test();
@@ -67,7 +67,7 @@ fn export(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_isochrome")).args(["export", system]).arg(plan).args(rest).output().unwrap()
 }
 
-/// The files written, by name.
+/// Runs an export, and returns the files that it writes, by name.
 fn exported(arguments: &[&str]) -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
@@ -77,7 +77,7 @@ fn exported(arguments: &[&str]) -> BTreeMap<String, String> {
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read_to_string(file.path()).unwrap())).collect()
 }
 
-/// Runs a script with `variable` pointing to `root` and returns what it printed.
+/// Runs a script with `variable` pointing to `root`, and returns what it prints.
 fn shell(script: &str, variable: &str, root: &Path, arguments: &[&str]) -> Output {
     let mut child = Command::new("sh")
         .args(["-s", "--"])
@@ -228,7 +228,8 @@ fn fragments_of_c_compile_in_the_place_they_are_for() {
     }
 }
 
-/// The value of `key` in a unit, as systemd reads a word in double quotes: escapes, doubled dollar and percent signs.
+/// Returns the words of `key` in a unit, as systemd reads them in double quotes: with escapes, doubled dollar signs and doubled percent
+/// signs.
 fn words(unit: &str, key: &str) -> Vec<String> {
     let line = unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap();
     let mut words = Vec::new();

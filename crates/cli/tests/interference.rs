@@ -1,7 +1,7 @@
-//! What programs cost each other: that they have their parts of a cache while they run and nobody has afterwards, that what they do wrong is named, and
-//! that nothing is left running.
+//! Tests of measuring interference: programs have their parts of a cache only while they run, their failures are reported, and nothing is
+//! left running.
 //!
-//! Nothing here depends on how long something takes. A test that the machine cannot run is reported as ignored, with the reason;
+//! The tests do not depend on how long something takes. A test that the machine cannot run is reported as ignored, with the reason;
 //! `HARDWARE_REQUIRED=1` makes that a failure.
 
 #[path = "../../host/tests/kernel/mod.rs"]
@@ -53,7 +53,7 @@ impl Fixture {
         self.folder.path().join(name)
     }
 
-    /// A script; `count` stands for some work.
+    /// Writes a script, in which `count` stands for some work.
     fn script(&self, name: &str, text: &str) {
         let count = "count() { i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; }\n";
         fs::write(self.path(name), format!("{count}{text}\n")).unwrap();
@@ -85,7 +85,7 @@ impl Fixture {
         Mounted::resctrl(2, self.path("resctrl"))
     }
 
-    /// Processes of scripts of this folder.
+    /// Returns the processes of scripts of this folder.
     fn running(&self) -> Vec<String> {
         let of_this_folder = |entry: &fs::DirEntry| {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -113,7 +113,7 @@ fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text_of(output)))
 }
 
-/// Where caches have no numbers nothing can be divided.
+/// Fails if caches have no numbers, because they cannot be divided then.
 fn numbered() -> Result<(), NotRun> {
     let id = isochrome_host::machine::sysfs::Sysfs::system().cache_id(2, isochrome_model::units::CpuId(0));
     id.map(drop).ok_or_else(|| NotRun("sysfs does not number the caches".to_owned()))

@@ -1,4 +1,4 @@
-//! What is printed and written as JSON, against the schemas in `docs/schemas`.
+//! Checks the JSON that is printed and written against the schemas in `docs/schemas`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// The result that `line` prints, `%` being `folder`.
+/// Runs `line`, in which `%` stands for `folder`, and returns the result that it prints.
 fn printed(line: &str, folder: &Path) -> Value {
     let arguments = line.split(' ').map(|word| word.replace('%', folder.to_str().unwrap()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
@@ -26,18 +26,18 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The part of JSON Schema that the files in `docs/schemas` use; other keywords are an error.
+/// A validator of those keywords of JSON Schema that the files in `docs/schemas` use. Other keywords are an error.
 struct Schema(Value);
 
 impl Schema {
-    /// The schema that `result` names.
+    /// Returns the schema that `result` names.
     fn of(result: &Value) -> Schema {
         let id = result["schema"].as_str().unwrap_or_else(|| panic!("no schema in {result:.200}"));
         let name = id.strip_prefix("isochrome-").and_then(|id| id.split('/').next()).unwrap();
         Schema(read(&repository(&format!("docs/schemas/{name}.json"))))
     }
 
-    /// Fails where `value` is not what `schema` says, or has a key that it does not describe.
+    /// Fails if `value` does not match `schema`, or has a key that the schema does not describe.
     fn check(&self, schema: &Value, value: &Value) -> Result<(), String> {
         match schema {
             Value::Bool(true) => return Ok(()),
@@ -54,7 +54,7 @@ impl Schema {
         }
     }
 
-    /// The same, but adds the keys that are described to `described`.
+    /// Does the same as [`check`](Self::check), and adds the described keys to `described`.
     fn apply(&self, schema: &Value, value: &Value, described: &mut BTreeSet<String>) -> Result<(), String> {
         let fail = |what: String| Err(format!("{what}: {value:.100}"));
         for (keyword, says) in schema.as_object().ok_or("a schema is an object")? {
@@ -167,7 +167,7 @@ impl Schema {
     }
 }
 
-/// Asserts that `result` is what the schema that it names says.
+/// Checks that `result` matches the schema that it names.
 fn fits(what: &str, result: &Value) {
     let schema = Schema::of(result);
     schema.check(&schema.0, result).unwrap_or_else(|error| panic!("{what}: {error}"));

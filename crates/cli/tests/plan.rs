@@ -1,4 +1,4 @@
-//! `plan` and `analyze` from the outside: files and standard input in, exit codes and JSON out.
+//! Tests of `plan` and `analyze` from the outside: files and standard input in, exit codes and JSON out.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -198,10 +198,11 @@ fn ten_thousand_tasks_are_analyzed_and_refused_by_the_planner_with_a_reason() {
     let analyzed = isochrome(&["analyze", file.to_str().unwrap(), "--allocation", "-", "--json"], &allocation);
     let result = json_of(&analyzed);
     assert_eq!((analyzed.status.code(), result["tasks"].as_array().unwrap().len()), (Some(0), 10_000));
-    // All of a core share the partition: each of 40 jobs executes 50 ns and refills it once, and each that preempts once more.
+    // All tasks of a core share the partition. Each of 40 jobs executes for 50 ns and refills the partition once, and each of the 39 that
+    // preempt causes another refill.
     assert_eq!(result["tasks"][9_999]["response_ns"], 40 * 51 + 39);
 
-    // 47 tasks on a core would share a SCHED_FIFO priority, and the bounds assume that none do.
+    // Of 47 tasks on a core two would share a SCHED_FIFO priority, but the bounds assume distinct priorities.
     let allocation = json!({"cores": [{"cpu": 0, "tasks": members[..47]}]}).to_string();
     let refused = isochrome(&["analyze", file.to_str().unwrap(), "--allocation", "-", "--json"], &allocation);
     let message = String::from_utf8(refused.stderr).unwrap();

@@ -1,4 +1,4 @@
-//! `profile` and `plan` of programs from the outside, on a modeled machine.
+//! Tests of `profile` and `plan` from the outside, with programs on a modeled machine.
 
 use std::fs;
 use std::io::Write;
@@ -129,8 +129,8 @@ fn a_plan_of_a_profile_says_what_to_run_where_and_draws_it() {
     }
 }
 
-/// The programs of examples/robot by what they touch in a job: the same data 20 times, a tree that many points go down, nodes far apart, a
-/// transform.
+/// The programs of examples/robot as workloads, by what a job touches: the same data 20 times, a tree that many points go down, nodes far
+/// apart, a transform.
 const ROBOT: [&str; 4] = [
     "filters=workload:walk:area=128K,stride=64,passes=20",
     "features=workload:walk:area=293K,stride=64,passes=7",
@@ -160,9 +160,9 @@ fn no_schedule_of_the_robots_set_on_a_modeled_machine_exceeds_its_bounds() {
     let (set, _) = task_set(&profile, Overrides::default()).unwrap();
     let plan: Plan = serde_json::from_value(json_in(&folder.path().join("plan.json"))).unwrap();
     assert_eq!(plan.cores.len(), 1);
-    let place = |name: &str| set.tasks().iter().position(|task| task.name == name).unwrap();
+    let index_of = |name: &str| set.tasks().iter().position(|task| task.name == name).unwrap();
     let on_core = |task: &TaskPlan| {
-        core_task(&set, place(&task.name), task.partitions.iter().map(|partition| partition - 1).collect())
+        core_task(&set, index_of(&task.name), task.partitions.iter().map(|partition| partition - 1).collect())
     };
     let core: Vec<CoreTask> = plan.cores[0].tasks.iter().map(on_core).collect();
     let bounds: Vec<u64> = plan.cores[0].tasks.iter().map(|task| task.response_ns.unwrap()).collect();

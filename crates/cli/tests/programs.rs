@@ -1,9 +1,9 @@
-//! Programs under `isochrome exec`: how they say that they are ready, what memory pressure does to their colors, real programs, and the
-//! pair of examples/pair.
+//! Tests of programs under `isochrome exec`: how they report that they are ready, the effect of memory pressure on their colors, real
+//! programs, and the pair of examples/pair.
 //!
-//! Colors here are bits of the frame number: they need no measurement, and are the same on every machine. A test that the machine cannot
-//! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `PRESSURE_SECONDS` sets how long the pressure
-//! on memory lasts (3), `PRESSURE_SHARE` how much of the free memory it takes, in percent (5).
+//! Colors are bits of the frame number here, so they need no measurement and are the same on every machine. A test that the machine cannot
+//! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `PRESSURE_SECONDS` is the duration of the
+//! memory pressure (3 by default), and `PRESSURE_SHARE` its share of the free memory in percent (5 by default).
 
 mod fixture;
 mod trial;
@@ -22,7 +22,7 @@ use serde_json::Value;
 use fixture::Fixture;
 use trial::{NotRun, Outcome, run as run_trials, trial};
 
-/// Makes this program one of those that are tested.
+/// Environment variable that makes this program one of the tested programs.
 const ROLE: &str = "ISOCHROME_TEST_ROLE";
 
 fn main() -> ExitCode {
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     run_trials(trials)
 }
 
-/// What this program does when it is tested.
+/// Runs this program in a tested role.
 fn play(role: &str) {
     let sleep = |milliseconds| std::thread::sleep(Duration::from_millis(milliseconds));
     match role {
@@ -94,7 +94,7 @@ fn fixture_trial(name: &'static str, test: fn(&Fixture) -> Outcome) -> Trial {
 }
 
 impl Fixture {
-    /// `exec` of this program in a role, whose report goes to [`outcome`](Self::outcome).
+    /// Returns an `exec` of this program in a role, whose report goes to [`outcome`](Self::outcome).
     fn exec_role(&self, role: &str, ready: &str) -> Command {
         let mut command = self.isochrome("exec", "0-3");
         command.env(ROLE, role).args(["--ready", ready, "--interval", "200ms", "-o"]).arg(self.path("outcome.json"));
@@ -106,10 +106,10 @@ impl Fixture {
         serde_json::from_str(&fs::read_to_string(self.path("outcome.json")).unwrap()).unwrap()
     }
 
-    /// Where the pages of `pid` are, by a look that stops nothing; `None` while they are being moved, and after its end.
-    fn look(&self, pid: u32) -> Option<Value> {
-        let mut look = self.isochrome("recolor", "0-3");
-        let output = look.args([&pid.to_string(), "--dry-run", "--json"]).output().unwrap();
+    /// Returns where the pages of `pid` are, without stopping the process; `None` while they are being moved, and after its end.
+    fn inspect(&self, pid: u32) -> Option<Value> {
+        let mut command = self.isochrome("recolor", "0-3");
+        let output = command.args([&pid.to_string(), "--dry-run", "--json"]).output().unwrap();
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 }
@@ -124,7 +124,7 @@ fn sum(report: &Value, key: &str) -> u64 {
     report["regions"].as_array().unwrap().iter().map(|region| region[key].as_u64().unwrap()).sum()
 }
 
-/// Pages that cannot be moved.
+/// Returns the number of pages that cannot be moved.
 fn immovable(outcome: &Value) -> u64 {
     outcome["immovable"].as_object().unwrap().values().map(|pages| pages.as_u64().unwrap()).sum()
 }
@@ -147,8 +147,8 @@ fn notified_elsewhere(fixture: &Fixture) -> Outcome {
     command.env("NOTIFY_SOCKET", "vsock:2:99").args(["sh", "-c", "echo $NOTIFY_SOCKET"]);
     let output = succeeding(command);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "vsock:2:99\n");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("NOTIFY_SOCKET=vsock:2:99"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("NOTIFY_SOCKET=vsock:2:99"), "{message}");
     // Nobody would ever learn that it is ready.
     let mut command = fixture.exec_role("notify", "sd_notify");
     assert_eq!(command.env("NOTIFY_SOCKET", "vsock:2:99").output().unwrap().status.code(), Some(125));
@@ -158,9 +158,10 @@ fn notified_elsewhere(fixture: &Fixture) -> Outcome {
 fn settled(fixture: &Fixture) -> Outcome {
     let mut exec = fixture.exec_role("grow", "settle:300ms");
     let mut exec = exec.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let said = BufReader::new(exec.stdout.take().unwrap()).lines().next().unwrap().unwrap();
-    let numbers: Vec<u32> = said.strip_prefix("grown ").unwrap().split(' ').map(|word| word.parse().unwrap()).collect();
-    let [pid, longest_pause] = numbers[..] else { panic!("{said}") };
+    let message = BufReader::new(exec.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let numbers: Vec<u32> =
+        message.strip_prefix("grown ").unwrap().split(' ').map(|word| word.parse().unwrap()).collect();
+    let [pid, longest_pause] = numbers[..] else { panic!("{message}") };
     let ended = Ended(pid);
     on_colors(fixture, pid, 10_000, Duration::from_secs(60));
     drop(exec.stdin.take());
@@ -178,13 +179,13 @@ fn settled(fixture: &Fixture) -> Outcome {
 fn bad_ready(fixture: &Fixture) -> Outcome {
     for ready in ["soon", "settle", "settle:soon", "line:", ""] {
         let output = fixture.exec_role("notify", ready).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(125) && said.contains("--ready"), "`{ready}`: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(125) && message.contains("--ready"), "`{ready}`: {message}");
     }
     Ok(())
 }
 
-/// A process that is ended when the test is: a program that would wait for ever if only its `exec` were.
+/// A process that is killed at the end of the test. Such a program would wait forever if only its `exec` were killed.
 struct Ended(u32);
 
 impl Drop for Ended {
@@ -197,11 +198,11 @@ fn variable(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Waits until nearly all pages of `pid`, more than `pages`, are on their colors: how many are, are not, and cannot be moved.
+/// Waits until nearly all pages of `pid`, more than `pages`, are on color. Returns the number of pages on color, off color, and immovable.
 fn on_colors(fixture: &Fixture, pid: u32, pages: u64, limit: Duration) -> (u64, u64, u64) {
     let begin = Instant::now();
     loop {
-        if let Some(report) = fixture.look(pid) {
+        if let Some(report) = fixture.inspect(pid) {
             let (on_color, off_color, immovable) =
                 (sum(&report, "on_color"), sum(&report, "moved"), sum(&report, "immovable"));
             if on_color as f64 >= 0.995 * (on_color + off_color) as f64 && on_color > pages {
@@ -219,8 +220,8 @@ fn pressure(fixture: &Fixture) -> Outcome {
     let share = variable("PRESSURE_SHARE", 5);
     let mut exec = fixture.exec_role("steady", "line:ready");
     let mut exec = exec.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(exec.stdout.take().unwrap()).lines();
-    let pid: u32 = said.next().unwrap().unwrap().strip_prefix("ready ").unwrap().parse().unwrap();
+    let mut lines = BufReader::new(exec.stdout.take().unwrap()).lines();
+    let pid: u32 = lines.next().unwrap().unwrap().strip_prefix("ready ").unwrap().parse().unwrap();
     let ended = Ended(pid);
     on_colors(fixture, pid, 16_000, Duration::from_secs(60));
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
@@ -242,7 +243,7 @@ fn pressure(fixture: &Fixture) -> Outcome {
     }
     let (on_color, off_color, immovable) = on_colors(fixture, pid, 16_000, Duration::from_secs(60));
     drop(exec.stdin.take());
-    let counts = said.next().unwrap().unwrap();
+    let counts = lines.next().unwrap().unwrap();
     assert!(exec.wait().unwrap().success());
     // By itself, and its number may be another's now.
     std::mem::forget(ended);
@@ -262,7 +263,7 @@ fn pressure(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Runs `program` without and under `exec`, which must print the same; what does not move is listed from a look in the middle.
+/// Runs `program` without and under `exec`, which must print the same. Lists the immovable pages in the middle of the run.
 fn same(fixture: &Fixture, program: &Path, arguments: &[&str]) -> Outcome {
     let command = |exec: bool| {
         let mut command = if exec {
@@ -285,7 +286,7 @@ fn same(fixture: &Fixture, program: &Path, arguments: &[&str]) -> Outcome {
         let waiting = scope.spawn(|| colored.wait_with_output().unwrap());
         while !waiting.is_finished() {
             let pid = fs::read_to_string(&children).ok().and_then(|list| list.split_whitespace().next()?.parse().ok());
-            if let Some(seen) = pid.and_then(|pid| fixture.look(pid)) {
+            if let Some(seen) = pid.and_then(|pid| fixture.inspect(pid)) {
                 report = seen;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -476,9 +477,9 @@ fn pair(fixture: &Fixture) -> Outcome {
         pair.args([option, &count.to_string()]);
     }
     let output = pair.stdout(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     // Colors by frame bits need not be those of the cache, so what the effect is does not matter here.
-    assert!(matches!(output.status.code(), Some(0 | 2 | 3)), "{:?} {said}", output.status);
+    assert!(matches!(output.status.code(), Some(0 | 2 | 3)), "{:?} {message}", output.status);
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     for effect in outcome["effects"].as_array().unwrap() {
         assert_eq!(effect["blocks"], runs * blocks, "{outcome}");

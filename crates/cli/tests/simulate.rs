@@ -1,4 +1,4 @@
-//! `simulate` and `trace` from the outside: what they print, what they write, what they refuse.
+//! Tests of `simulate` and `trace` from the outside: what they print, write and refuse.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Asserts that this is refused with exit code 1, nothing on standard output, and a message that says `what`; not by a panic.
+/// Checks that `arguments` are refused with exit code 1, nothing on standard output, and a message that mentions `what`, without a panic.
 fn refused(arguments: &[&str], input: &[u8], what: &str) {
     let output = simulate(arguments, input);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! How fast pages are classified, and how fast memory of chosen colors is had, against plain memory touched for the first time.
+//! Measures how fast pages are classified, and compares allocating memory of chosen colors with touching plain memory for the first time.
 //!
 //! `cargo bench -p isochrome-host` measures; under `cargo test` the same code runs on a small size.
 
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Pages per color where no counts are given: twice as many as are allocated of one.
+/// Default number of pages per color: twice as many as are allocated of one color.
 const PAGES_PER_COLOR: usize = 64;
 
 fn run(page_counts: &[usize], repeats: usize) -> Result<(), ColorError> {
@@ -83,7 +83,7 @@ fn run(page_counts: &[usize], repeats: usize) -> Result<(), ColorError> {
     Ok(())
 }
 
-/// Memory of two colors from the pool against plain memory touched for the first time, in turn.
+/// Times regions of two colors from the pool and plain memory that is touched for the first time, alternately.
 fn allocate(pool: &FramePool, repeats: usize) -> Result<(), ColorError> {
     for pages in [4, 16, 64] {
         let (mut colored, mut plain) = (Vec::new(), Vec::new());

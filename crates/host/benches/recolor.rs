@@ -1,5 +1,5 @@
-//! How long recoloring a process with 64 MiB resident takes, against touching 64 MiB for the first time; and what being watched
-//! costs a program.
+//! Compares the time of recoloring a process of 64 MiB with that of touching 64 MiB for the first time, and measures the cost of a watch to
+//! a program.
 //!
 //! `cargo bench -p isochrome-host --bench recolor` measures; under `cargo test` the same code runs on a small size. Each of the 16
 //! colors is a random function of the frame number, as in a virtual machine: neighbors seldom have colors that are both allowed.
@@ -18,7 +18,7 @@ use isochrome_model::palette::{Palette, Rule, SCHEMA};
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color};
 
-/// Set for the run of this program that is recolored.
+/// Environment variable that makes this program the target, which is recolored.
 const TARGET: &str = "ISOCHROME_BENCH_RECOLOR_TARGET";
 
 fn main() -> ExitCode {
@@ -54,8 +54,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers each line with a number: `touch BYTES` with the us that touching so much fresh memory takes, `work MS` with the steps of
-/// work done per us of its own CPU time.
+/// Runs as the target. It answers each line with a number: `touch BYTES` with the time in us that touching as much fresh memory takes, and
+/// `work MS` with the steps of work per us of its own CPU time.
 fn target() {
     let mut memory = None;
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -83,7 +83,7 @@ fn target() {
     }
 }
 
-/// CPU time of this process in us.
+/// Returns the CPU time of this process in us.
 fn own_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
@@ -139,7 +139,7 @@ impl Drop for Target {
 
 const COLORS: u32 = 16;
 
-/// Colors by random functions of the frame number, other ones for each `drawing`.
+/// Makes colors by random functions of the frame number, which differ for each `drawing`.
 fn random_colors(drawing: usize) -> KnownColors {
     let mut rng = fastrand::Rng::with_seed(drawing as u64);
     let masks = (0..COLORS.ilog2()).map(|_| rng.u64(..)).collect();
@@ -147,7 +147,7 @@ fn random_colors(drawing: usize) -> KnownColors {
     KnownColors::trusted(Palette { schema, level: 2, colors: COLORS, rule, fingerprint: None, boot_id: None })
 }
 
-/// Prints how many pauses took how long, in steps of 5 ms.
+/// Prints the number of pauses by their length, in steps of 5 ms.
 fn print_pauses(pauses_ns: &mut [u64]) {
     const STEP_NS: u64 = 5_000_000;
     pauses_ns.sort_unstable();
@@ -170,13 +170,13 @@ fn print_pauses(pauses_ns: &mut [u64]) {
     );
 }
 
-/// A limit that no pause reaches.
+/// A pause limit that no pause reaches.
 const WHOLE: Duration = Duration::from_secs(10);
 
 const LIMITS: Limits = Limits { memory: Bytes(4 << 30), force: false, max_pause: MAX_PAUSE, gives_way: false };
 
-/// Recoloring to `count` of the colors, and touching, in turn. Every time colors are drawn anew, as a target gets frames that the last
-/// one gave back.
+/// Times recoloring to `count` of the colors and plain touching, alternately. Colors are drawn anew every time, because a target gets
+/// frames that the last one gave back.
 fn speed(bytes: usize, repeats: usize, count: u16, max_pause: Duration) -> Result<(), RecolorError> {
     let limits = Limits { max_pause, ..LIMITS };
     let colors: Vec<Color> = (0..count).map(Color).collect();
@@ -215,12 +215,11 @@ fn speed(bytes: usize, repeats: usize, count: u16, max_pause: Duration) -> Resul
     Ok(())
 }
 
-/// Rounds of the watch in a second while it is measured. In use there is one each second; so many more make its cost stand out
-/// from the noise.
+/// Rounds of the watch per second during the measurement. Ordinary use has one; many more make the cost stand out from the noise.
 const ROUNDS_A_SECOND: f64 = 100.0;
 
-/// What a round of the watch costs when nothing has moved: isochrome's own CPU time, and what the same work takes the program
-/// more of its own, with and without a watch in turn.
+/// Measures the cost of a round of the watch in which nothing has moved: isochrome's own CPU time, and the additional CPU time of the
+/// program for the same work, with and without a watch alternately.
 fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..4).map(Color).collect();
     let known = random_colors(0);

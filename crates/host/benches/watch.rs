@@ -1,11 +1,11 @@
-//! What it costs to watch two threads that pass one CPU to each other: at every switch, and by tasks that poll.
+//! Measures the cost of watching two threads that pass one CPU to each other, at every switch and by tasks that poll.
 //!
-//! `cargo bench -p isochrome-host --bench watch` measures; under `cargo test` the same code runs on a small size. In every round all ways
-//! come once, one after the other, and the same work without a watch before each of them: its time is what the others are compared with.
+//! `cargo bench -p isochrome-host --bench watch` measures; under `cargo test` the same code runs on a small size. In every round each
+//! method runs once, and before it the same work runs without a watch, for comparison.
 //!
-//! How many lines watching evicts is measured in the same way. A thread on the watched CPU fills a level of the cache, passes the CPU to another that does
-//! nothing but pass it back, or lets a poll go by, and measures by time which of its lines are gone; without a watch it does the same for as long.
-//! `-- lines` measures this alone.
+//! The number of lines that watching evicts is measured in the same way. A thread on the watched CPU fills a level of the cache. It passes
+//! the CPU to another thread, which only passes it back, or waits for a poll. Then it measures by time which of its lines are gone. Without
+//! a watch it does the same for as long. `-- lines` measures this alone.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -31,46 +31,46 @@ use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use isochrome_model::watch::{Entry, Slice};
 
-/// How it is watched.
+/// A method of watching.
 #[derive(Clone, Copy)]
-struct Way {
+struct Method {
     name: &'static str,
-    /// Time between two looks.
+    /// Time between two reads of the records.
     every: Duration,
     /// What reads the counters; `None` where nothing is watched.
     reader: Option<Reader>,
 }
 
-/// What records the switches.
+/// Source of the records of switches.
 #[derive(Clone, Copy)]
 enum Reader {
-    /// A program in the kernel, with this many counters: page faults, which every machine has.
+    /// A program in the kernel, with this many counters of page faults, which every machine has.
     Bpf(usize),
-    /// Rings of performance events, likewise.
+    /// Rings of performance events, with this many counters of page faults.
     Perf(usize),
     /// A ring of tracefs, which has no room for counts.
     Tracefs,
-    /// Tasks that poll.
+    /// Tasks that poll, with this period.
     Tasks(Ns),
 }
 
-/// Share of canary lines that a control may lose.
+/// Largest share of canary lines that a control may lose.
 const LOST_MAX: f64 = 0.10;
-const fn way(name: &'static str, every_us: u64, reader: Option<Reader>) -> Way {
-    Way { name, every: Duration::from_micros(every_us), reader }
+const fn method(name: &'static str, every_us: u64, reader: Option<Reader>) -> Method {
+    Method { name, every: Duration::from_micros(every_us), reader }
 }
 
-const WAYS: [Way; 10] = [
-    way("program in the kernel, a look each 50 ms", 50_000, Some(Reader::Bpf(0))),
-    way("the same with four counters", 50_000, Some(Reader::Bpf(4))),
-    way("performance events, a look each 50 ms", 50_000, Some(Reader::Perf(0))),
-    way("the same with four counters", 50_000, Some(Reader::Perf(4))),
-    way("tracefs, a look each 50 ms", 50_000, Some(Reader::Tracefs)),
-    way("program in the kernel, each 10 ms", 10_000, Some(Reader::Bpf(0))),
-    way("program in the kernel, each 100 us", 100, Some(Reader::Bpf(0))),
-    way("nothing: it wakes up each 100 us", 100, None),
-    way("polled at 500 Hz, a look each 50 ms", 50_000, Some(Reader::Tasks(Ns(2_000_000)))),
-    way("polled at 10 kHz, a look each 50 ms", 50_000, Some(Reader::Tasks(Ns(100_000)))),
+const METHODS: [Method; 10] = [
+    method("program in the kernel, read every 50 ms", 50_000, Some(Reader::Bpf(0))),
+    method("the same with four counters", 50_000, Some(Reader::Bpf(4))),
+    method("performance events, read every 50 ms", 50_000, Some(Reader::Perf(0))),
+    method("the same with four counters", 50_000, Some(Reader::Perf(4))),
+    method("tracefs, read every 50 ms", 50_000, Some(Reader::Tracefs)),
+    method("program in the kernel, each 10 ms", 10_000, Some(Reader::Bpf(0))),
+    method("program in the kernel, each 100 us", 100, Some(Reader::Bpf(0))),
+    method("nothing: it wakes up each 100 us", 100, None),
+    method("polled at 500 Hz, read every 50 ms", 50_000, Some(Reader::Tasks(Ns(2_000_000)))),
+    method("polled at 10 kHz, read every 50 ms", 50_000, Some(Reader::Tasks(Ns(100_000)))),
 ];
 
 /// Work between two switches.
@@ -81,12 +81,12 @@ struct Load {
     work: Duration,
 }
 
-/// What one round of one way came to.
+/// Result of one round of one method.
 struct Seen {
-    /// Time that the threads took, and without a watch.
+    /// CPU time of the threads, and the same without a watch.
     time: f64,
     alone: f64,
-    /// CPU time of this process that was not theirs.
+    /// CPU time of this process without that of the threads.
     own: f64,
     slices: usize,
     lost: bool,
@@ -126,19 +126,19 @@ fn is_of_the_machine(error: &ColorError) -> bool {
 fn compare(load: Load, rounds: usize) -> Result<(), SchedError> {
     let cpus = allowed_cpus()?;
     let (watched, watching) = (cpus[cpus.len() - 1], cpus[0]);
-    let mut seen: Vec<Vec<Seen>> = WAYS.iter().map(|_| Vec::new()).collect();
+    let mut seen: Vec<Vec<Seen>> = METHODS.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
-        for (way, seen) in WAYS.iter().zip(&mut seen) {
-            seen.push(round(load, *way, watched, watching)?);
+        for (method, seen) in METHODS.iter().zip(&mut seen) {
+            seen.push(round(load, *method, watched, watching)?);
         }
     }
     println!("two threads that pass CPU {} to each other {}, watched from CPU {}:", watched.0, load.name, watching.0);
-    for (way, seen) in WAYS.iter().zip(&seen) {
+    for (method, seen) in METHODS.iter().zip(&seen) {
         let of = |value: fn(&Seen) -> f64| median(&seen.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN);
         let switches = load.switches as f64;
         println!(
             "  {:36} own {:5.2} % of a CPU at {:6.0} switches/s; a switch and its work {:6.2} us instead of {:6.2}, {:+.2} us; {:.0} seen{}",
-            way.name,
+            method.name,
             100.0 * of(|seen| seen.own / seen.time),
             switches / of(|seen| seen.time),
             1e6 * of(|seen| seen.time) / switches,
@@ -151,26 +151,26 @@ fn compare(load: Load, rounds: usize) -> Result<(), SchedError> {
     Ok(())
 }
 
-/// CPU time of this process in seconds.
+/// Returns the CPU time of this process in seconds.
 fn own_time() -> f64 {
     clock::process_cpu(std::process::id() as i32).unwrap_or_default().0 as f64 / 1e9
 }
 
-/// A watch under way, and what came of it.
+/// A watch in progress, with what it has recorded.
 struct Watch {
     slices: Option<Slices>,
     entries: Vec<Entry>,
     count: usize,
     lost: bool,
-    /// When tasks that poll had the CPU.
+    /// Slices in which polling tasks had the CPU.
     polls: Vec<Slice>,
 }
 
 impl Watch {
-    fn open(way: Way, watched: CpuId) -> Result<Watch, SchedError> {
+    fn open(method: Method, watched: CpuId) -> Result<Watch, SchedError> {
         let (cpus, faults) = ([watched], |counters| &[PAGE_FAULTS; 4][..counters]);
         let by = |source, counters| Slices::of(source, &cpus, true, counters > 0);
-        let slices = match way.reader {
+        let slices = match method.reader {
             Some(Reader::Bpf(counters)) => {
                 Some(by(Box::new(BpfEvents::of_switches(&cpus, faults(counters))?), counters))
             }
@@ -182,13 +182,13 @@ impl Watch {
         Ok(Watch { slices, entries: Vec::new(), count: 0, lost: false, polls: Vec::new() })
     }
 
-    /// Looks once all that has happened can be seen.
-    fn look_at_all(&mut self) {
+    /// Reads the records once all events have arrived.
+    fn read_all(&mut self) {
         std::thread::sleep(POLL_SEEN);
-        self.look();
+        self.read();
     }
 
-    fn look(&mut self) {
+    fn read(&mut self) {
         if let Some(slices) = &mut self.slices {
             // What cannot be read is not there to be counted either.
             let _ = slices.drain(&mut self.entries);
@@ -204,36 +204,36 @@ impl Watch {
     }
 }
 
-fn round(load: Load, way: Way, watched: CpuId, watching: CpuId) -> Result<Seen, SchedError> {
+fn round(load: Load, method: Method, watched: CpuId, watching: CpuId) -> Result<Seen, SchedError> {
     let alone = pass(load, watched, &mut || false);
-    let mut watch = Watch::open(way, watched)?;
+    let mut watch = Watch::open(method, watched)?;
     let _settings = RealtimeRequest::new().pin(watching).timer_slack(Ns(1)).apply();
     let before = own_time();
     let with = pass(load, watched, &mut || {
-        watch.look();
-        std::thread::sleep(way.every);
+        watch.read();
+        std::thread::sleep(method.every);
         true
     });
     let own = own_time() - before - with.used;
     Ok(Seen { time: with.time, alone: alone.time, own, slices: watch.count, lost: watch.lost })
 }
 
-/// What passing took.
+/// Result of passing the CPU between two threads.
 struct Passed {
     time: f64,
     used: f64,
 }
 
-/// Two threads pass `cpu` to each other; `look` is called meanwhile, unless it says that there is nothing to look at.
-fn pass(load: Load, cpu: CpuId, look: &mut dyn FnMut() -> bool) -> Passed {
-    let turns = load.switches / 2;
+/// Lets two threads pass `cpu` to each other, and calls `read` meanwhile, until it reports that there is nothing to read.
+fn pass(load: Load, cpu: CpuId, read: &mut dyn FnMut() -> bool) -> Passed {
+    let handoffs = load.switches / 2;
     let (to_second, from_first) = sync_channel::<()>(1);
     let (to_first, from_second) = sync_channel::<()>(1);
     let first_turn = to_first.clone();
     let side = move |receiver: Receiver<()>, sender: SyncSender<()>| {
         let _settings = RealtimeRequest::new().pin(cpu).apply();
         let used = thread_time();
-        for _ in 0..turns {
+        for _ in 0..handoffs {
             // The other one ends with its last turn.
             let _ = receiver.recv();
             let begin = Instant::now();
@@ -249,46 +249,48 @@ fn pass(load: Load, cpu: CpuId, look: &mut dyn FnMut() -> bool) -> Passed {
             [scope.spawn(move || side(from_second, to_second)), scope.spawn(move || side(from_first, to_first))];
         let begin = Instant::now();
         let _ = first_turn.send(());
-        while threads.iter().any(|thread| !thread.is_finished()) && look() {}
+        while threads.iter().any(|thread| !thread.is_finished()) && read() {}
         let [first, second] = threads.map(|thread| thread.join().expect("no thread panics"));
         Passed { time: (first.1.max(second.1) - begin).as_secs_f64(), used: first.0 + second.0 }
     })
 }
 
-/// CPU time of this thread in seconds.
+/// Returns the CPU time of this thread in seconds.
 fn thread_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Samples in a block, of each kind, and how many of them must have come about as they should. Few: a block is to be over before a neighbor comes.
+/// Number of samples of each kind in a block, and how many of them must be usable. They are few, so that a block ends before a neighbor
+/// interferes.
 const SAMPLES: usize = 10;
 const SAMPLES_AT_LEAST: usize = 4;
-/// Until what a task that polls has read is there to be seen.
+/// Time after which the reading of a polling task has arrived.
 const POLL_SEEN: Duration = Duration::from_millis(2);
-/// Of the ways of a colored level so many quarters are filled: of a full one a part is gone at once, because replacement is not exactly LRU.
+/// Number of quarters of a colored level's ways that are filled. A full level loses a part of its lines at once, because replacement is not
+/// exactly LRU.
 const QUARTERS_FILLED: usize = 3;
-/// From the last line filled to the first one walked: enough for a hand-over and back, and for a poll, in most of the samples.
-const HAND_OVER: u64 = 30_000;
+/// Time from filling the last line to walking the first, in ns: enough for a handoff and back, and for a poll, in most samples.
+const HANDOFF: u64 = 30_000;
 const POLL: u64 = 60_000;
-/// A sample counts where it comes at most so much later.
+/// Largest delay of a usable sample, in ns.
 const LATE: u64 = 1_000;
-/// Filling begins, and ends, so long before a poll. What the last poll took is filled again meanwhile.
+/// Time before a poll at which filling begins and ends, in ns. Meanwhile the lines that the last poll evicted are filled again.
 const FILLING: u64 = 150_000;
 const AHEAD: u64 = 30_000;
-/// Memory in which colors are looked for.
+/// Size of the memory in which colors are found.
 const MEMORY: Bytes = Bytes(64 << 20);
-/// Attempts at what a neighbor on the core may spoil.
+/// Number of attempts at a measurement that a neighbor on the core may spoil.
 const ATTEMPTS: u64 = 20;
 
-/// What comes between filling a level and walking it.
+/// What happens between filling a level and walking over it.
 #[derive(Clone, Copy)]
 enum Between {
     /// Another thread has the CPU.
-    HandOver,
-    /// A poll, where tasks poll.
+    Handoff,
+    /// A poll, if tasks poll.
     Poll {
-        /// When one of them began, or any instant.
+        /// Begin of one of the polls, or any time.
         one: Ns,
         every: Ns,
     },
@@ -297,27 +299,27 @@ enum Between {
 impl Between {
     fn time(self) -> u64 {
         match self {
-            Between::HandOver => HAND_OVER,
+            Between::Handoff => HANDOFF,
             Between::Poll { .. } => POLL,
         }
     }
 }
 
-/// A sample: when filling ended and walking began, and the share of the lines that were gone then.
+/// A sample: when filling ended and walking began, and the share of the lines that were evicted then.
 struct Sample {
     from: Ns,
     to: Ns,
     lost: f64,
 }
 
-/// Shares of the lines that were gone: with a watch, and without it before and after that. Medians of a block's samples.
+/// Median shares of the evicted lines in a block: with a watch, and without it before and afterwards.
 struct Block {
     watched: f64,
     control: [f64; 2],
 }
 
 impl Block {
-    fn is_quiet(&self) -> bool {
+    fn is_undisturbed(&self) -> bool {
         self.control.iter().all(|lost| *lost <= LOST_MAX)
     }
 
@@ -326,7 +328,7 @@ impl Block {
     }
 }
 
-/// How many lines of levels 2 and 1 every way of watching evicts.
+/// Measures how many lines of levels 2 and 1 each method of watching evicts.
 fn evictions(blocks: usize) -> Result<(), Box<dyn Error>> {
     let cpus = allowed_cpus()?;
     let (watched, watching) = (cpus[cpus.len() - 1], cpus[0]);
@@ -370,7 +372,7 @@ fn evictions(blocks: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// `attempt` with one seed after the other, until nothing spoils it.
+/// Calls `attempt` with one seed after the other until it succeeds.
 fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, ColorError>) -> Result<T, ColorError> {
     for seed in 1..ATTEMPTS {
         match attempt(seed) {
@@ -381,7 +383,7 @@ fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, ColorError>) -> Result
     attempt(ATTEMPTS)
 }
 
-/// Every way once in each of the rounds, and what came of it.
+/// Measures every method once in each of the rounds, and returns the results.
 fn evicted<M: BackingMemory + Send>(
     mut canaries: Canaries<M>,
     lines: usize,
@@ -389,64 +391,64 @@ fn evicted<M: BackingMemory + Send>(
     watched: CpuId,
     watching: CpuId,
 ) -> Result<(), SchedError> {
-    let mut seen: Vec<Vec<Block>> = WAYS.iter().map(|_| Vec::new()).collect();
+    let mut seen: Vec<Vec<Block>> = METHODS.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
-        for (way, seen) in WAYS.iter().zip(&mut seen) {
-            seen.extend(block(&mut canaries, *way, watched, watching)?);
+        for (method, seen) in METHODS.iter().zip(&mut seen) {
+            seen.extend(block(&mut canaries, *method, watched, watching)?);
         }
     }
-    for (way, seen) in WAYS.iter().zip(&seen) {
-        let quiet = || seen.iter().filter(|block| block.is_quiet());
+    for (method, seen) in METHODS.iter().zip(&seen) {
+        let undisturbed = || seen.iter().filter(|block| block.is_undisturbed());
         let control = |block: &Block| block.control() * lines as f64;
-        let mut more: Vec<f64> = quiet().map(|block| (block.watched - block.control()) * lines as f64).collect();
+        let mut more: Vec<f64> = undisturbed().map(|block| (block.watched - block.control()) * lines as f64).collect();
         more.sort_by(f64::total_cmp);
-        let kept = format!("{} of {rounds} blocks quiet", more.len());
+        let kept = format!("{} of {rounds} blocks undisturbed", more.len());
         let quarter = |quarter: usize| more.get(more.len() * quarter / 4);
-        match (quarter(1), quarter(2), quarter(3), median(&quiet().map(control).collect::<Vec<_>>())) {
+        match (quarter(1), quarter(2), quarter(3), median(&undisturbed().map(control).collect::<Vec<_>>())) {
             (Some(low), Some(middle), Some(high), Some(control)) => println!(
                 "  {:36} {middle:5.0} (quartiles {low:.0} and {high:.0}) besides {control:4.0} without a watch; {kept}",
-                way.name
+                method.name
             ),
             _ => match median(&seen.iter().map(control).collect::<Vec<_>>()) {
                 Some(gone) => {
-                    println!("  {:36}   not to be seen: {gone:4.0} are gone without a watch; {kept}", way.name)
+                    println!("  {:36}   not to be seen: {gone:4.0} are gone without a watch; {kept}", method.name)
                 }
-                None => println!("  {:36}   too few samples came about as they should", way.name),
+                None => println!("  {:36}   too few samples came about as they should", method.name),
             },
         }
     }
     Ok(())
 }
 
-/// Samples without a watch, with it, and without it again; `None` where too few of either came about as they should.
+/// Takes samples without a watch, with it, and without it again; `None` if too few of either kind are usable.
 fn block<M: BackingMemory + Send>(
     canaries: &mut Canaries<M>,
-    way: Way,
+    method: Method,
     watched: CpuId,
     watching: CpuId,
 ) -> Result<Option<Block>, SchedError> {
     let _settings = RealtimeRequest::new().pin(watching).timer_slack(Ns(1)).apply();
     // Without a poll to come nothing is waited for.
-    let unwatched = match way.reader {
+    let unwatched = match method.reader {
         Some(Reader::Tasks(_)) => Between::Poll { one: Ns(0), every: Ns(1) },
-        _ => Between::HandOver,
+        _ => Between::Handoff,
     };
     let mut between = unwatched;
     let before = samples(canaries, watched, unwatched, &mut || false);
-    let mut watch = Watch::open(way, watched)?;
-    if let Some(Reader::Tasks(every)) = way.reader {
+    let mut watch = Watch::open(method, watched)?;
+    if let Some(Reader::Tasks(every)) = method.reader {
         // While the CPU computes: an idle one wakes up late.
         samples(canaries, watched, unwatched, &mut || false);
-        watch.look_at_all();
+        watch.read_all();
         let one = watch.polls.last().map_or(Ns(0), |poll| poll.begin);
         between = Between::Poll { one, every };
     }
     let during = samples(canaries, watched, between, &mut || {
-        watch.look();
-        std::thread::sleep(way.every);
+        watch.read();
+        std::thread::sleep(method.every);
         true
     });
-    watch.look_at_all();
+    watch.read_all();
     let polls = std::mem::take(&mut watch.polls);
     drop(watch);
     let after = samples(canaries, watched, unwatched, &mut || false);
@@ -470,13 +472,13 @@ fn block<M: BackingMemory + Send>(
     })
 }
 
-/// A thread on `cpu` fills the level and walks what is left of it after what comes between; `look` is called meanwhile, unless it says that
-/// there is nothing to look at.
+/// Lets a thread on `cpu` fill the level, wait for what comes between, and walk over the level. `read` is called meanwhile, until it
+/// reports that there is nothing to read.
 fn samples<M: BackingMemory + Send>(
     canaries: &mut Canaries<M>,
     cpu: CpuId,
     between: Between,
-    look: &mut dyn FnMut() -> bool,
+    read: &mut dyn FnMut() -> bool,
 ) -> Vec<Sample> {
     let (to_other, from_first) = sync_channel::<()>(1);
     let (to_first, from_other) = sync_channel::<()>(1);
@@ -492,7 +494,7 @@ fn samples<M: BackingMemory + Send>(
             }
         }
         let from = clock::monotonic();
-        if let Between::HandOver = between {
+        if let Between::Handoff = between {
             // The other one ends with this one.
             let _ = to_other.send(());
             let _ = from_other.recv();
@@ -510,7 +512,7 @@ fn samples<M: BackingMemory + Send>(
             let _settings = RealtimeRequest::new().pin(cpu).apply();
             (0..SAMPLES).map(|_| one()).collect()
         });
-        while !first.is_finished() && look() {}
+        while !first.is_finished() && read() {}
         first.join().expect("no thread panics")
     })
 }

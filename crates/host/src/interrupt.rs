@@ -9,10 +9,10 @@ use crate::error::SystemError;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Handles SIGINT and SIGTERM from now on: the first signal sets [`interrupted`]; after that the next one ends the process
-/// with 128 + its number (130 for Ctrl-C), as a shell reports it. Settings of threads end with the process.
+/// Handles SIGINT and SIGTERM from now on. The first signal sets [`interrupted`]; the next one ends the process with 128 + its number (130
+/// for Ctrl-C), as a shell reports it. Settings of threads end with the process.
 ///
-/// To be called once, by the program.
+/// The program must call this once.
 pub fn install() -> Result<(), SystemError> {
     for signal in [SIGINT, SIGTERM] {
         let failed = |source| SystemError::Signal { signal, source };
@@ -23,7 +23,7 @@ pub fn install() -> Result<(), SystemError> {
     Ok(())
 }
 
-/// Whether a signal asked to finish.
+/// Whether a signal has asked this program to finish.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -15,17 +15,17 @@ use std::thread;
 use isochrome_model::trace::{Access, Format, Kind, Reader, TraceError};
 use tempfile::TempDir;
 
-/// The plugin's source.
+/// Source of the plugin.
 const PLUGIN: &str = include_str!("record/plugin.c");
 
-/// How a program is recorded.
+/// Tool that records a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// QEMU where it and a C compiler are there, else lackey.
+    /// QEMU if it and a C compiler are installed, else lackey.
     Auto,
-    /// Valgrind's lackey: slower, but needs no compiler.
+    /// Valgrind's lackey, which is slower but needs no compiler.
     Lackey,
-    /// QEMU's user mode with a plugin.
+    /// QEMU's user mode, with a plugin.
     Qemu,
 }
 
@@ -96,18 +96,18 @@ pub enum RecordError {
     },
 }
 
-/// What came of a recording.
+/// Result of a recording.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// By which tool.
+    /// Name of the tool that recorded.
     pub tool: String,
-    /// Accesses handed over.
+    /// Number of accesses recorded.
     pub accesses: u64,
-    /// How the program ended.
+    /// Exit status of the program.
     pub status: ExitStatus,
 }
 
-/// Runs a program to its end and hands over its accesses, in order, in batches. An error of `each` ends the recording.
+/// Runs a program to its end, and passes its accesses to `each`, in order and in batches. An error of `each` ends the recording.
 pub fn record<E: From<RecordError>>(
     by: By,
     program: &OsStr,
@@ -157,13 +157,13 @@ pub fn record<E: From<RecordError>>(
     Ok(Recorded { tool: name, accesses, status })
 }
 
-/// A tool that is there.
+/// An installed tool.
 enum Tool {
     Lackey,
     Qemu { plugin: TempDir },
 }
 
-/// QEMU's user mode for programs of this machine.
+/// Name of QEMU's user mode for programs of this machine.
 const QEMU: &str = if cfg!(target_arch = "aarch64") { "qemu-aarch64" } else { "qemu-x86_64" };
 
 impl Tool {
@@ -190,7 +190,7 @@ impl Tool {
         }
     }
 
-    /// The tool, to write to `out`; the program is still to be named.
+    /// Returns the command of the tool, which writes to `out`. The program has to be added.
     fn command(&self, out: &str) -> Command {
         let mut command = Command::new(self.name());
         match self {
@@ -216,7 +216,7 @@ impl Tool {
 
 const PLUGIN_FILE: &str = "plugin.so";
 
-/// Builds the plugin in a folder of its own, which goes with the value.
+/// Builds the plugin in a new folder, which is removed when the returned value is dropped.
 fn build_plugin() -> Result<TempDir, RecordError> {
     let failed = |what: &'static str| move |source| RecordError::Start { what: what.to_owned(), source };
     let folder = tempfile::tempdir().map_err(failed("a temporary folder"))?;
@@ -239,7 +239,7 @@ fn build_plugin() -> Result<TempDir, RecordError> {
     Err(RecordError::Plugin { message: String::from_utf8_lossy(&output.stderr).trim_end().to_owned() })
 }
 
-/// The program of this name: a path, or what is found in PATH.
+/// Finds the program of this name: a path, or a file in PATH.
 fn in_path(program: &OsStr) -> Option<PathBuf> {
     let given = PathBuf::from(program);
     if given.components().count() > 1 {
@@ -262,7 +262,7 @@ fn read_lackey<E: From<RecordError>>(
     }
 }
 
-/// Bytes of one record of the plugin.
+/// Size of one record of the plugin, in bytes.
 const RECORD: usize = 16;
 
 fn read_records<E: From<RecordError>>(
@@ -290,7 +290,7 @@ fn read_records<E: From<RecordError>>(
     }
 }
 
-/// What a record of the plugin says; `None` if it is none.
+/// Returns the access that a record of the plugin describes; `None` if the record is malformed.
 fn access(record: &[u8; RECORD]) -> Option<Access> {
     let word = |at: usize| u32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
     let (address, _) = record.split_first_chunk()?;

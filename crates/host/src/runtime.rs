@@ -1,7 +1,7 @@
-//! The folder of what lasts until the next boot: the saved palette, the ledger of grants, journals.
+//! The runtime folder, with files that last until the next boot: the saved palette, the ledger of grants, and journals.
 //!
-//! What is in it decides which pages of which programs are moved, so it is believed only where nobody but this user and root could have
-//! written it: see [`check`].
+//! Its files decide which pages of which programs are moved, so they are trusted only if nobody but this user and root could have written
+//! them: see [`check`].
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Write};
@@ -14,19 +14,19 @@ use rustix::process::geteuid;
 use crate::error::SystemError;
 use crate::machine::sysfs::Sysfs;
 
-/// Root's, and so the machine's.
+/// Runtime folder of root, which holds what is known of the machine.
 const MACHINES: &str = "/run/isochrome";
-/// Where ordinary users have folders in memory that no session made for them.
+/// Folder in memory for runtime folders of ordinary users without a session.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// Who may write besides the owner: the group and everybody.
+/// Mode bits by which others than the owner may write: the group and everybody.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// Only owners may replace what is in a folder.
+/// Mode bit of a folder in which only owners may replace files.
 const STICKY: u32 = 0o1000;
 
-/// `$ISOCHROME_RUNTIME_DIR`, else /run/isochrome for root. For others `$XDG_RUNTIME_DIR/isochrome` where the session made that folder for
-/// this user alone, else /dev/shm/isochrome-UID.
+/// Returns the runtime folder: `$ISOCHROME_RUNTIME_DIR`, else /run/isochrome for root. For other users it is `$XDG_RUNTIME_DIR/isochrome`
+/// if the session has made that folder for this user alone, else /dev/shm/isochrome-UID.
 ///
-/// It need not be there: [`make`] makes it. Nothing in it is believed before it was [checked](check).
+/// The folder may not exist yet: [`make`] makes it. Nothing in it is trusted before it was [checked](check).
 pub fn folder() -> PathBuf {
     folder_of(geteuid().as_raw(), |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))
 }
@@ -46,10 +46,10 @@ fn folder_of(user: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
     of_session.unwrap_or_else(|| Path::new(SHARED_MEMORY).join(format!("isochrome-{user}")))
 }
 
-/// The machine's own folder, which root made and everybody may read; `None` where there is none. Who names a folder in
-/// `ISOCHROME_RUNTIME_DIR` wants no other one, and gets none.
+/// Returns the machine's own folder, which root has made and everybody may read; `None` if root has not made it. A user who names a folder
+/// in `ISOCHROME_RUNTIME_DIR` gets no other folder.
 ///
-/// Fails with [`SystemError::Untrusted`] where it is not root's alone.
+/// Fails with [`SystemError::Untrusted`] if anybody but root can write to it.
 pub fn machines() -> Result<Option<PathBuf>, SystemError> {
     let folder = PathBuf::from(MACHINES);
     if std::env::var_os("ISOCHROME_RUNTIME_DIR").is_some_and(|named| !named.is_empty()) || !folder.exists() {
@@ -59,12 +59,12 @@ pub fn machines() -> Result<Option<PathBuf>, SystemError> {
     Ok(Some(folder))
 }
 
-/// Makes `folder`, where it is missing, for this user alone to write, and checks it.
+/// Makes `folder` if it is missing, so that only this user may write to it, and checks it.
 pub fn make(folder: &Path) -> Result<(), SystemError> {
     if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.exists()) {
         fs::create_dir_all(parent).map_err(|source| unwritable(parent, source))?;
     }
-    // What root knows of the machine everybody may read.
+    // Everybody may read what root knows of the machine.
     let mode = if geteuid().is_root() { 0o755 } else { 0o700 };
     match DirBuilder::new().mode(mode).create(folder) {
         Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(unwritable(folder, source)),
@@ -72,11 +72,11 @@ pub fn make(folder: &Path) -> Result<(), SystemError> {
     }
 }
 
-/// Refuses `folder` where others than this user and root could have written what is in it.
+/// Fails if anybody but this user and root could have written what is in `folder`.
 ///
-/// It has to be a folder, not a link to one, that belongs to one of the two, and into which nobody else may write; into a folder with the
-/// sticky bit, such as /dev/shm, everybody may, as the files in it keep their owners, which [`read`] checks. Fails with
-/// [`SystemError::Untrusted`], also where the folder cannot be looked at.
+/// The path must name a folder itself, not a link. The folder must belong to this user or root, and nobody else may write to it. A folder
+/// with the sticky bit, such as /dev/shm, is an exception: its files keep their owners, and [`read`] checks these. Fails with
+/// [`SystemError::Untrusted`], also if the folder cannot be inspected.
 pub fn check(folder: &Path) -> Result<(), SystemError> {
     check_by(folder, &[0, geteuid().as_raw()])
 }
@@ -95,7 +95,7 @@ fn check_by(folder: &Path, owners: &[u32]) -> Result<(), SystemError> {
     }
 }
 
-/// Why something is not to be believed that is to belong to one of `owners`.
+/// Returns why a file that should belong to one of `owners` cannot be trusted; `None` if it can.
 fn doubt(made: &Metadata, owners: &[u32]) -> Option<String> {
     if !owners.contains(&made.uid()) {
         return Some(format!("it belongs to user {}", made.uid()));
@@ -104,9 +104,9 @@ fn doubt(made: &Metadata, owners: &[u32]) -> Option<String> {
         .then(|| format!("others may write it, its mode is {:o}", made.mode() & 0o7777))
 }
 
-/// The contents of the file at `path` in a runtime folder; `None` where there is none.
+/// Returns the contents of the file at `path` in a runtime folder; `None` if the file does not exist.
 ///
-/// Fails with [`SystemError::Untrusted`] where others than this user and root could have written it, and with [`SystemError::Unreadable`].
+/// Fails with [`SystemError::Untrusted`] if anybody but this user and root could have written it, and with [`SystemError::Unreadable`].
 pub fn read(path: &Path) -> Result<Option<Vec<u8>>, SystemError> {
     let Some(mut file) = open(path)? else { return Ok(None) };
     let mut contents = Vec::new();
@@ -114,14 +114,14 @@ pub fn read(path: &Path) -> Result<Option<Vec<u8>>, SystemError> {
     Ok(Some(contents))
 }
 
-/// The file at `path` in a runtime folder, to be read, checked as [`read`] does; `None` where there is none.
+/// Opens the file at `path` in a runtime folder for reading, after the checks of [`read`]; `None` if the file does not exist.
 pub fn open(path: &Path) -> Result<Option<File>, SystemError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     if !folder.exists() {
         return Ok(None);
     }
     check(folder)?;
-    // A link may lead anywhere, and to open a pipe may take forever.
+    // A link may lead anywhere, and opening a pipe may block forever.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match File::options().read(true).custom_flags(flags.bits() as i32).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -138,10 +138,10 @@ pub fn open(path: &Path) -> Result<Option<File>, SystemError> {
     }
 }
 
-/// Writes `bytes` to `path`, whose folder is there, as a whole and for good: a reader, or whoever comes after a crash, finds the old
-/// file or the new one.
+/// Replaces the file at `path`, whose folder exists, by `bytes`, atomically and durably: readers find the old file or the new one, even
+/// after a crash.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), SystemError> {
-    // A name of its own: another process may be writing the same file.
+    // The temporary file has a name of its own, because another process may write the same file.
     let beside = path.with_extension(format!("{}.new", std::process::id()));
     let write = || -> io::Result<()> {
         let mut file = File::create(&beside)?;
@@ -156,7 +156,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), SystemError> {
     })
 }
 
-/// What the kernel calls this boot; empty where it does not say.
+/// Returns the kernel's identifier of this boot; empty if it has none.
 pub fn boot_id() -> String {
     Sysfs::system().text("proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
@@ -186,7 +186,7 @@ mod tests {
         assert!(error.to_string().contains("hint:"), "{error}");
     }
 
-    /// A folder below `folder`, of `mode`.
+    /// Makes a folder below `folder`, with this `mode`.
     fn with_mode(folder: &tempfile::TempDir, name: &str, mode: u32) -> PathBuf {
         let path = folder.path().join(name);
         fs::create_dir(&path).unwrap();
@@ -213,7 +213,7 @@ mod tests {
         }
         assert_eq!(folder_of(0, in_session), Path::new("/run/isochrome"));
         assert_eq!(folder_of(1000, |_| None), own(1000));
-        // The session of somebody else, which `su` leaves in the environment.
+        // `su` leaves the session of another user in the environment.
         assert_eq!(folder_of(user + 1, in_session), own(user + 1));
         if user != 0 {
             assert_eq!(folder_of(user, in_session), session.path().join("isochrome"));
@@ -254,7 +254,7 @@ mod tests {
         let user = fs::metadata(&own).unwrap().uid();
         assert!(is_refused(check_by(&own, &[user + 1]), &format!("belongs to user {user}")));
         assert!(is_refused(check_by(&others, &[user + 1]), &format!("belongs to user {user}")));
-        // Giving a folder away takes root.
+        // Only root can give a folder away.
         if std::os::unix::fs::chown(&others, Some(user + 1), None).is_ok() {
             assert!(is_refused(make(&others), &format!("belongs to user {}", user + 1)));
             let file = own.join("file");

@@ -1,7 +1,7 @@
 //! Tests of what a machine must be able to do.
 //!
-//! Each states what it requires. Where the machine cannot, the test is reported as ignored with the reason, never as passed;
-//! `HARDWARE_REQUIRED=1` makes that a failure. To add one: write its body as a function and add a `hardware_test` to `main`.
+//! Each test states its requirement. If the machine does not meet it, the test is reported as ignored with the reason, never as passed;
+//! `HARDWARE_REQUIRED=1` makes that a failure. To add a test, write its body as a function and add a `hardware_test` to `main`.
 
 use std::fs::File;
 use std::path::Path;
@@ -18,7 +18,7 @@ use isochrome_host::counters::events::{INSTRUCTIONS, PAGE_FAULTS, Quantity, even
 use isochrome_host::counters::{Counters, usable_slots};
 use isochrome_host::error::without_hint;
 use isochrome_host::interrupt;
-use isochrome_host::load::net::stack::{Anywhere, BYTES_MAX, End, PORT, Stack, StackRequest, payload};
+use isochrome_host::load::net::stack::{BYTES_MAX, End, OrdinaryMemory, PORT, Stack, StackRequest, payload};
 use isochrome_host::load::net::tap;
 use isochrome_host::machine::setting::RealtimeRequest;
 use isochrome_host::machine::sysfs::{Processor, Sysfs};
@@ -136,7 +136,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// A test of `body` that is ignored where `requirement` gives a reason why it cannot run here.
+/// Makes a test of `body` that is ignored if `requirement` returns a reason why it cannot run here.
 fn hardware_test(
     name: &str,
     requirement: impl FnOnce() -> Result<(), String> + Send + 'static,
@@ -233,7 +233,7 @@ fn counts_miss_ratios() -> Result<(), String> {
 
 // What they see.
 
-/// A field of the calling thread's status file.
+/// Returns a field of the calling thread's status file.
 fn status(field: &str) -> String {
     let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap_or_default().trim().to_owned()
@@ -255,7 +255,7 @@ fn on_a_thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> 
 
 // Counters.
 
-/// Page faults are counted without hardware, so this holds the reading itself to account wherever perf is permitted.
+/// Page faults are counted without hardware, so this tests the reading itself wherever perf is permitted.
 fn a_group_is_read_with_all_its_counts() {
     let counters = Counters::open(&[PAGE_FAULTS; 3]).unwrap();
     let before = counters.read().unwrap();
@@ -297,7 +297,8 @@ fn more_events_than_slots_are_refused() {
 
 // Machine code.
 
-/// An executable file that calls the code at `entry` of `code` with `passes`, and exits with 42 and what it has left of that number.
+/// Returns an executable file that calls the code at `entry` of `code` with `passes`, and exits with 42 plus what the code leaves of that
+/// number.
 fn arm_program(code: &[u8], entry: u32, passes: u32) -> Vec<u8> {
     // From the ELF specification: a header of 64 bytes, a program header of 56, then the caller; the code begins with the second page.
     const ADDRESS: u64 = 0x40_0000;
@@ -325,7 +326,7 @@ fn arm_program(code: &[u8], entry: u32, passes: u32) -> Vec<u8> {
 
 const ARM_CODE: u64 = 0x40_1000;
 
-/// QEMU writes down the address of every instruction that it executes.
+/// QEMU logs the address of every instruction that it executes.
 fn the_machine_code_for_arm_visits_every_line_in_order_in_every_pass() {
     const PASSES: u32 = 3;
     let mut rng = fastrand::Rng::with_seed(7);
@@ -368,18 +369,18 @@ fn the_machine_code_for_arm_visits_every_line_in_order_in_every_pass() {
 
 // Settings.
 
-/// The kernel counts page faults on any machine, as it counts misses on some: `faulting` faults `per_turn` times in each of 50 turns, the
-/// other thread never, and they take turns on one CPU. What `slices` says that each did, after all of it.
-fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>; 2] {
-    const TURNS: usize = 50;
+/// Returns the counts that `slices` report for two threads, after all of them. The kernel counts page faults on any machine, as it counts
+/// misses on some. `faulting` faults `per_slice` times in each of 50 slices, the other thread never faults, and both alternate on one CPU.
+fn faults_of_two(mut slices: Slices, cpu: CpuId, per_slice: usize) -> [Vec<Slice>; 2] {
+    const HANDOFFS: usize = 50;
     let mut entries = Vec::new();
     let threads = std::thread::scope(|scope| {
         let (to_second, from_first) = std::sync::mpsc::sync_channel::<()>(0);
         let (to_first, from_second) = std::sync::mpsc::sync_channel::<()>(0);
-        let turns =
+        let alternate =
             |sender: std::sync::mpsc::SyncSender<()>, receiver: std::sync::mpsc::Receiver<()>, faults: usize| {
                 let _settings = RealtimeRequest::new().pin(cpu).apply();
-                for _ in 0..TURNS {
+                for _ in 0..HANDOFFS {
                     receiver.recv().unwrap();
                     if faults > 0 {
                         let mut arena = Arena::map(faults).unwrap();
@@ -393,10 +394,10 @@ fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 rustix::thread::gettid().as_raw_nonzero().get()
             };
-        let first_turn = to_first.clone();
-        let first = scope.spawn(move || turns(to_second, from_second, per_turn));
-        let second = scope.spawn(move || turns(to_first, from_first, 0));
-        first_turn.send(()).unwrap();
+        let first_begins = to_first.clone();
+        let first = scope.spawn(move || alternate(to_second, from_second, per_slice));
+        let second = scope.spawn(move || alternate(to_first, from_first, 0));
+        first_begins.send(()).unwrap();
         let threads = [first.join().unwrap(), second.join().unwrap()];
         slices.follow(threads);
         threads
@@ -412,7 +413,7 @@ fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>
     threads.map(of)
 }
 
-/// Time passes, and no system call is made.
+/// Spins for `time` without making a system call.
 fn spin(time: Ns) {
     let begin = std::time::Instant::now();
     while begin.elapsed().as_nanos() < u128::from(time.0) {
@@ -452,13 +453,13 @@ fn page_faults_go_to_the_right_one(mut slices: Slices, cpu: CpuId) {
     assert!(faults(&other) < 300, "{}", faults(&other));
 }
 
-/// Two threads pass a CPU to each other, recorded by all sources at once: what they say of the two must be the same, event by event.
+/// Two threads pass a CPU to each other, and all sources record it at once. Their events must be the same.
 fn all_sources_report_the_same_switches_wake_ups_and_times() {
-    const TURNS: usize = 200;
+    const HANDOFFS: usize = 200;
     let cpu = CpuId(allowed_cpus()[0]);
     let pass = |sender: std::sync::mpsc::SyncSender<()>, receiver: std::sync::mpsc::Receiver<()>| {
         let _settings = RealtimeRequest::new().pin(cpu).apply();
-        for _ in 0..TURNS {
+        for _ in 0..HANDOFFS {
             receiver.recv().unwrap();
             spin(Ns(20_000));
             // The other may have had all its turns.
@@ -475,12 +476,12 @@ fn all_sources_report_the_same_switches_wake_ups_and_times() {
         let (to_second, from_first) = std::sync::mpsc::sync_channel::<()>(0);
         let (to_first, from_second) = std::sync::mpsc::sync_channel::<()>(0);
         let (tell, told) = std::sync::mpsc::channel();
-        let (first_turn, also) = (to_first.clone(), tell.clone());
+        let (first_begins, also) = (to_first.clone(), tell.clone());
         let first = scope.spawn(move || tell.send(thread()).map(|()| pass(to_second, from_second)));
         let second = scope.spawn(move || also.send(thread()).map(|()| pass(to_first, from_first)));
         let threads = [told.recv().unwrap(), told.recv().unwrap()];
         sources.iter_mut().for_each(|source| source.follow(&threads, &[]).unwrap());
-        first_turn.send(()).unwrap();
+        first_begins.send(()).unwrap();
         first.join().unwrap().unwrap();
         second.join().unwrap().unwrap();
         threads
@@ -503,7 +504,7 @@ fn all_sources_report_the_same_switches_wake_ups_and_times() {
     };
     let [by_bpf, by_tracefs, by_perf] = &events;
     let expected = switches(by_tracefs);
-    assert!(expected.len() >= TURNS, "{}", expected.len());
+    assert!(expected.len() >= HANDOFFS, "{}", expected.len());
     assert_eq!(switches(by_bpf), expected);
     assert_eq!(switches(by_perf), expected);
     let others = |events: &[SchedEvent]| {
@@ -515,7 +516,7 @@ fn all_sources_report_the_same_switches_wake_ups_and_times() {
         events.iter().filter_map(of).collect::<Vec<_>>()
     };
     let expected = others(by_tracefs);
-    assert!(expected.len() >= 2 * TURNS, "{}", expected.len());
+    assert!(expected.len() >= 2 * HANDOFFS, "{}", expected.len());
     // One of the two is followed a little earlier: what one source has seen before the other is left out.
     let seen = others(by_bpf);
     let common = expected.len().min(seen.len());
@@ -534,8 +535,8 @@ fn all_sources_report_the_same_switches_wake_ups_and_times() {
     assert!(median(&apart).unwrap() < 20_000.0, "{:?}", median(&apart));
 }
 
-/// One walks over lines that fit the second level and misses in none of its accesses to it; the other alternates between such and far too many, and
-/// misses in half of them. Each counts for itself too, and that is what must be reported for it.
+/// One thread walks over lines that fit the second level, so that its accesses always hit. The other alternates between such lines and far
+/// too many, so that half of its accesses miss. Each also counts for itself, and exactly these counts must be reported for it.
 fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     let sysfs = Sysfs::system();
     let events = &proved_events(&sysfs.processor().unwrap(), 2).unwrap()[..2];
@@ -637,7 +638,7 @@ fn an_impossible_setting_is_reported() {
     assert_eq!(allowed_cpus(), before);
 }
 
-/// Without the capability and with a limit of 0 the kernel denies it to anyone.
+/// Without the capability and with a limit of 0 the kernel denies the policy to every user.
 fn a_denied_policy_is_reported() {
     let limit = getrlimit(Resource::Rtprio);
     setrlimit(Resource::Rtprio, Rlimit { current: Some(0), ..limit }).unwrap();
@@ -697,7 +698,7 @@ fn loads_take_longer_the_further_out_they_are_answered() {
     }
 }
 
-/// Pages of known colors, with the level; `None` where the machine or its noise does not let colors be found.
+/// Returns pages of known colors with the level; `None` if the machine or its noise does not let colors be found.
 fn pool(machine: &Machine, cpu: u32) -> Option<(FramePool, u8)> {
     let _pinned = RealtimeRequest::new().pin(CpuId(cpu)).apply();
     let target = Target::of(machine, None, CpuId(cpu)).ok()?;
@@ -753,7 +754,7 @@ fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was() 
 
 // Numbers of colors.
 
-/// Pages of known color in `folder`, with the numbers that `machines` gives colors.
+/// Returns pages of known color in `folder`, with the numbers of `machines`.
 fn numbered(machine: &Machine, folder: &Path, machines: Option<&Reference>) -> Result<Ready, ColorError> {
     let cpus: Vec<CpuId> = allowed_cpus().into_iter().map(CpuId).collect();
     let target = Target::of(machine, None, cpus[0])?;
@@ -827,7 +828,7 @@ fn packets_of_every_size_cross_the_tap_device_both_ways_unaltered() {
     let reservation = Reservation { packets_per_s: 10_000, bytes_max: BYTES_MAX, burst: 100_000 };
     let cost = Cost { packet: Ns(1000), byte_ps: 250 };
     let request = StackRequest { end: End::Near, cost, limit_ppm: 900_000, reservation };
-    let mut stack = Stack::build(&Anywhere, request, Some(card)).unwrap();
+    let mut stack = Stack::build(&OrdinaryMemory, request, Some(card)).unwrap();
     let mut received = vec![0; BYTES_MAX + 1];
     // The first packet waits until the kernel has reported its hardware address.
     stack.send(1, 0).unwrap();
@@ -852,7 +853,7 @@ fn packets_of_every_size_cross_the_tap_device_both_ways_unaltered() {
     assert!(stack.take(1).is_err(), "nothing else was on the wire");
 }
 
-/// Network devices that the calling thread sees.
+/// Returns the network devices that the calling thread sees.
 fn network_devices() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
@@ -886,7 +887,7 @@ fn a_tap_device_is_in_no_namespace_but_its_own_and_gone_when_it_is_closed() {
 
 // Interrupts.
 
-/// Set for the run of this program that interrupts itself.
+/// Environment variable of the run of this program that interrupts itself.
 const CHILD: &str = "ISOCHROME_TEST_INTERRUPT_TWICE";
 
 fn interrupt_twice() -> ExitCode {

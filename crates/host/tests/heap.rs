@@ -1,4 +1,4 @@
-//! Heaps on chosen pages, in a program that declares the allocator.
+//! Tests of heaps on chosen pages, in a program that declares the allocator.
 
 use isochrome_host::sys::heap::{Heap, HeapAllocator};
 use isochrome_host::sys::memory::{Arena, page_bytes};

@@ -1,10 +1,10 @@
-//! The caller chooses the memory of a kernel by where it constructs it; a job must not take more.
+//! Tests that a job allocates nothing, so that the caller chooses the memory of a kernel when it constructs the kernel.
 //!
-//! A test program of its own because counting replaces the global allocator.
+//! This is a test program of its own, because counting replaces the global allocator.
 
 use isochrome_host::load::kernels::{Kernel, KernelKind};
 
-/// Bytes that a kernel's structs take beside its arrays and tables.
+/// Size of a kernel's structs in addition to its arrays and tables, in bytes.
 const STRUCT_BYTES: u64 = 1024;
 
 fn for_each_kernel(mut claim: impl FnMut(KernelKind, usize)) {

@@ -1,4 +1,4 @@
-//! The whole path from a plan to masks, against a tree that refuses what the kernel refuses.
+//! Tests of the whole path from a plan to masks, on a tree that refuses what the kernel refuses.
 
 mod kernel;
 
@@ -11,7 +11,7 @@ use isochrome_host::partition::resctrl::{Group, ResctrlError, Tree, Ways, repair
 
 use kernel::State;
 
-/// A tree in memory.
+/// A resctrl tree in memory.
 #[derive(Clone)]
 struct Fake(Rc<RefCell<State>>);
 
@@ -91,7 +91,7 @@ fn the_rules_are_read_also_where_the_kernel_is_old() {
     assert!(matches!(isochrome_host::partition::resctrl::rules(&fake, 2), Err(ResctrlError::Level { level: 2 })));
 }
 
-/// What the kernel said when it refused, and that nothing stays changed.
+/// Returns the kernel's message when it refuses the groups, after checking that nothing stays changed.
 fn refusal(prepare: impl FnOnce(&mut State), groups: &[Group]) -> String {
     let (fake, folder) = (Fake::new(), folder());
     fake.change(prepare);

@@ -42,7 +42,7 @@ pub struct Amount {
     pub blocks: usize,
     /// Number of samples of each arm in a block.
     pub samples: usize,
-    /// Seed of every random choice.
+    /// Seed of all random choices.
     pub seed: u64,
     /// CPU whose steal time is recorded.
     pub cpu: CpuId,

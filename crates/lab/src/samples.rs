@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arm {
-    /// Nothing: the best case.
+    /// No treatment: the best case.
     Reference,
     /// Spinning or waiting for as long as the treatment takes, without its effect.
     Control,
@@ -37,7 +37,7 @@ pub struct Block<C> {
     pub condition: C,
     /// Steal time on the measured CPU during the block, in ns.
     pub steal_ns: u64,
-    /// Time that the block took, in ns.
+    /// Duration of the block, in ns.
     pub elapsed_ns: u64,
     /// The samples of all arms.
     pub samples: Vec<Sample>,
@@ -149,13 +149,13 @@ impl<C: Copy> Accepted<'_, C> {
         rows.map(of).filter(|value| !value.is_nan()).collect()
     }
 
-    /// Returns the median of [`Accepted::values`]; 0 if there are none.
+    /// Returns the median of [`Accepted::values`]; 0 without values.
     pub fn median(&self, arm: Arm, of: impl Fn(&[f64]) -> f64) -> f64 {
         median(&self.values(arm, of)).unwrap_or_default()
     }
 
-    /// Returns the largest value of a quantity, rounded to a whole number, with the sample in which it last rose and the number of samples.
-    /// `None` if there are none.
+    /// Returns the largest value of a quantity, rounded to a whole number, with the sample in which it last rose and the number of samples. `None`
+    /// without values.
     pub fn longest(&self, arm: Arm, of: impl Fn(&[f64]) -> f64) -> Option<HighWaterMark> {
         let whole: Vec<u64> = self.values(arm, of).into_iter().map(|value| value.max(0.0).round() as u64).collect();
         HighWaterMark::of(&whole)

@@ -1,6 +1,6 @@
-//! Conclusions from recorded raw samples of every experiment: what `isochrome` concluded when it measured comes out of them again.
+//! Tests that the recorded raw samples of every experiment lead to the same conclusions as when they were measured.
 //!
-//! `scripts/corpus.sh` has recorded them. Where one rule for all experiments changes a conclusion, the test says which, and why.
+//! `scripts/corpus.sh` has recorded the samples. If one rule for all experiments changes a conclusion, the test says which and why.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ fn text(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What was concluded.
+/// Returns the recorded numbers of an experiment.
 fn recorded(name: &str) -> Value {
     serde_json::from_str(&text(&format!("{name}.json"))).unwrap()
 }
@@ -37,7 +37,7 @@ fn hz(recorded: &Value) -> u64 {
     recorded["counter_hz"].as_u64().unwrap()
 }
 
-/// Whether `section` comes to what was recorded by the exit status.
+/// Checks that `section` has the standing that the recorded exit status implies.
 fn assert_stands(name: &str, section: &Section, expected: Standing) {
     let was = match text(&format!("{name}.status")).trim() {
         "0" => Holds,
@@ -48,7 +48,7 @@ fn assert_stands(name: &str, section: &Section, expected: Standing) {
     assert_eq!(section.standing, Some(expected), "{name}, was {was:?}");
 }
 
-/// Asserts that every pair of numbers lies within `share` of each other.
+/// Checks that the numbers of every pair differ by at most `share`.
 fn assert_near(name: &str, pairs: impl IntoIterator<Item = (f64, f64)>, share: f64) {
     let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
     println!("{name}: now and recorded {pairs:.3?}");

@@ -1,7 +1,7 @@
-//! Why the preemption delay of code with a jump per line does not grow along a line: suspected causes, switched off one by one.
+//! Tests of why the preemption delay of code with one jump per line does not grow linearly: suspected causes are switched off one by one.
 //!
-//! All of it is played on a modeled AMD Zen 3: level 1 of 512 lines for instructions, level 2 of 8 ways and 16 colors, of which the task has
-//! 8, so that 4096 lines fit. A line costs 1 cycle in level 1, 8 more in level 2 and 34 more in level 3.
+//! The machine is a modeled AMD Zen 3. Level 1 has 512 lines for instructions. Level 2 has 8 ways and 16 colors, of which the task has 8, so that
+//! 4096 lines fit. A line costs 1 cycle in level 1, 8 more in level 2 and 34 more in level 3.
 
 use isochrome_lab::crpd::modeled::{FrontEnd, Request, play};
 use isochrome_lab::crpd::{LINEAR_R_SQUARED, PASSES, Walk, conclude};
@@ -20,7 +20,7 @@ fn zen3(policy: Policy) -> DescribedMachine {
     machine
 }
 
-/// The same without level 1.
+/// Returns the machine without level 1.
 fn without_level_1(mut machine: DescribedMachine) -> DescribedMachine {
     machine.levels.retain(|level| level.holds == Holds::Unified);
     machine.timing.read_cycles.remove(0);
@@ -28,7 +28,7 @@ fn without_level_1(mut machine: DescribedMachine) -> DescribedMachine {
     machine
 }
 
-/// The delays, in cycles, over the lines of working sets of 10, 20 ... 90 %.
+/// Returns the delays in cycles over the lines of working sets of 10, 20 ... 90 %.
 fn delays(machine: &DescribedMachine, front_end: FrontEnd, walk: Walk) -> Vec<(f64, f64)> {
     let level = &machine.levels.iter().find(|level| level.cache.name == "L2").unwrap().cache;
     let percents: Vec<u32> = (10..=90).step_by(10).collect();
@@ -58,7 +58,7 @@ fn is_line(name: &str, delays: &[(f64, f64)]) -> bool {
     line.r_squared >= LINEAR_R_SQUARED && straight.holds()
 }
 
-/// Whether the delay of so many lines is that of `cycles` per line, to 2 %.
+/// Whether the delay of each of these numbers of lines is `cycles` per line, to 2 %.
 fn costs(delays: &[(f64, f64)], lines: std::ops::RangeInclusive<f64>, cycles: f64) -> bool {
     let mut among = delays.iter().filter(|(count, _)| lines.contains(count));
     among.all(|(lines, delay)| (delay / lines - cycles).abs() <= 0.02 * cycles.max(1.0) + 70.0 / lines)

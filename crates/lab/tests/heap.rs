@@ -1,4 +1,4 @@
-//! Jobs of kernels, whose memory lies in heaps on chosen pages, in a program that declares the allocator.
+//! Tests of jobs of kernels in heaps on chosen pages, in a program that declares the allocator.
 
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{ColorError, Target};
@@ -15,7 +15,7 @@ use isochrome_model::units::{Bytes, Color, CpuId};
 #[global_allocator]
 static ALLOCATOR: HeapAllocator = HeapAllocator;
 
-/// A pool whose colors are made up: enough to run experiments on, which then mean nothing.
+/// Returns a pool with invented colors, which is enough to run experiments, but not for meaningful results.
 fn pool(colors: u16, pages_per_color: usize) -> FramePool {
     let pages = usize::from(colors) * pages_per_color;
     let mut arena = Arena::map(pages).unwrap();

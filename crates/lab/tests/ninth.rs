@@ -1,4 +1,4 @@
-//! A ninth experiment takes one folder: the runner, acceptance, evidence, raw samples and both reports know nothing of it.
+//! Tests that a ninth experiment needs nothing but a folder of its own: no change of the runner, of acceptance, evidence, raw samples or reports.
 
 mod coins;
 #[allow(dead_code)]

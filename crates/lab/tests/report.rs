@@ -1,6 +1,6 @@
-//! Checks the report against a checked-in copy and against what any report must be.
+//! Checks the report against a checked-in copy and against the properties of every report.
 //!
-//! After a wanted change: `UPDATE_GOLDEN=1 cargo test -p isochrome-lab --test report`, then look at the files.
+//! After an intended change run `UPDATE_GOLDEN=1 cargo test -p isochrome-lab --test report`, and inspect the files.
 
 mod synthetic;
 
@@ -29,7 +29,7 @@ fn svgs(html: &str) -> Vec<&str> {
     html.split("<svg").skip(1).map(|rest| &rest[..rest.find("</svg>").expect("every svg ends")]).collect()
 }
 
-/// What must hold of every report, whatever the evidence.
+/// Checks what must hold of every report, and returns the report.
 fn check(evidence: &Evidence) -> String {
     let html = report::html(evidence);
     for svg in svgs(&html) {

@@ -1,9 +1,9 @@
 //! Speed of the simulator as ratios to rivals of the same run, and absolute numbers for the reader.
 //!
-//! `cargo bench -p isochrome-model --bench simulator` checks the ratios against gates that leave room for noise; `cargo test` runs a
-//! smaller trace once, and compares what is counted. Contenders take turns, and the best of several turns counts, in CPU time of the thread where the system
-//! tells it, so that other programs disturb little. With a path as argument the trace is also written there as raw u64, for
-//! a rival in another process (`scripts/rivals.py speed`).
+//! `cargo bench -p isochrome-model --bench simulator` checks the ratios against gates that leave room for noise; `cargo test`
+//! runs a smaller trace once, and compares what is counted. Contenders run alternately, and the best of several runs counts, in
+//! CPU time of the thread if the system reports it, so that other programs disturb little. With a path as argument the trace is
+//! also written there as raw u64, for a rival in another process (`scripts/rivals.py speed`).
 
 use std::hint::black_box;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use isochrome_model::units::Bytes;
 use isochrome_model::workload::Workload;
 use rayon::prelude::*;
 
-/// A naive and a blocked matrix multiplication and a pointer chase, one after the other, apart in memory.
+/// Returns a naive and a blocked matrix multiplication and a pointer chase, one after the other, in separate memory.
 fn mixed_trace(scale: u64) -> Vec<Access> {
     let order = 160 * scale / 10;
     let workloads = [
@@ -25,10 +25,10 @@ fn mixed_trace(scale: u64) -> Vec<Access> {
         Workload::MatmulBlocked { order: order / 16 * 16, block: 16 },
         Workload::Chase { area: Bytes(2 << 20), line: Bytes(64), steps: 9_400_000 * scale * scale / 100, seed: 1 },
     ];
-    let placed = workloads.into_iter().zip(0u64..).flat_map(|(workload, i)| {
+    let accesses = workloads.into_iter().zip(0u64..).flat_map(|(workload, i)| {
         workload.accesses().map(move |access| Access { address: access.address + (i << 30), bytes: 1, ..access })
     });
-    placed.collect()
+    accesses.collect()
 }
 
 /// The rival: two levels of move-to-front over plain vectors of lines, one access at a time.
@@ -44,7 +44,7 @@ impl Plain {
         Plain { sets: vec![Vec::with_capacity(ways + 1); bytes / 64 / ways], ways, counts: [0; 5] }
     }
 
-    /// Whether it hit, and the dirty line that had to leave.
+    /// Performs an access. Returns whether it hit, and the dirty line that was evicted.
     #[inline]
     fn access(&mut self, line: u64, write: bool) -> (bool, Option<u64>) {
         let index = line as usize % self.sets.len();
@@ -61,7 +61,7 @@ impl Plain {
     }
 }
 
-/// Reads, writes, read misses, write misses and write-backs of two levels, and transfers of memory.
+/// Returns reads, writes, read misses, write misses and write-backs of two levels, and the transfers of memory.
 fn plain(trace: &[Access]) -> ([[u64; 5]; 2], [u64; 2]) {
     let mut levels = [Plain::new(32 << 10, 8), Plain::new(512 << 10, 8)];
     let mut memory = [0; 2];
@@ -105,30 +105,30 @@ fn fast(trace: &[Access], semantics: Semantics) -> ([[u64; 5]; 2], [u64; 2]) {
     ([counts(0), counts(1)], [memory.reads, memory.writes])
 }
 
-/// CPU time of this thread, in seconds from some beginning.
+/// Returns the CPU time of this thread, in seconds.
 #[cfg(target_os = "linux")]
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Time, where CPU time is not known.
+/// Returns the time in seconds, on systems without CPU time.
 #[cfg(not(target_os = "linux"))]
 fn cpu_seconds() -> f64 {
     seconds()
 }
 
-/// Seconds from some beginning.
+/// Returns the time in seconds since some fixed instant.
 fn seconds() -> f64 {
     static BEGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     BEGIN.elapsed().as_secs_f64()
 }
 
-/// Something to be timed.
+/// A piece of work to be timed.
 struct Contender<'a> {
     name: &'static str,
-    /// The least times the speed of the plain loop that `cargo bench` lets pass: some two thirds of what a busy machine shows; code that
-    /// lost its vectors falls far below.
+    /// Least ratios to the speed of the plain loop that `cargo bench` accepts: about two thirds of the ratios on a busy machine.
+    /// Code that has lost its vectors is far below.
     gate: f64,
     run: Box<dyn FnMut() + Send + 'a>,
     best_seconds: f64,
@@ -140,7 +140,7 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// Lets the contenders take turns.
+/// Runs the contenders alternately, and keeps the best time of each.
 fn compete(contenders: &mut [Contender], rounds: usize, seconds: fn() -> f64) {
     for _ in 0..rounds {
         for contender in contenders.iter_mut() {
@@ -151,7 +151,7 @@ fn compete(contenders: &mut [Contender], rounds: usize, seconds: fn() -> f64) {
     }
 }
 
-/// Prints the rates, and those of contenders below their gates if these are on.
+/// Prints the rates and, if `gates` is set, the contenders below their gates.
 fn tell(contenders: &[Contender], accesses: usize, gates: bool) {
     let loop_seconds = contenders[0].best_seconds;
     for Contender { name, gate, best_seconds, .. } in contenders {
@@ -174,7 +174,7 @@ fn din(trace: &[Access]) -> Vec<u8> {
     text
 }
 
-/// Eight independent machines on one trace.
+/// Runs eight independent machines on one trace.
 fn independent(trace: &[Access]) {
     (0..8u32).into_par_iter().for_each(|i| {
         let level = |kib: u64, ways| Level::lru("", Geometry::of_size(Bytes(kib << 10), ways, Bytes(64)).unwrap());
@@ -183,8 +183,8 @@ fn independent(trace: &[Access]) {
     });
 }
 
-/// How much faster two threads run independent machines than one, and what two processes that share nothing but the hardware
-/// attain: two CPUs may be two threads of one core, and other programs may run.
+/// Compares how much faster two threads run independent machines than one thread, with the speedup of two processes that share
+/// nothing but the hardware. The two CPUs may be threads of one core, and other programs may run.
 fn scaling(trace: &[Access]) {
     let threads = |count| {
         let pool = pool(count);
@@ -210,7 +210,7 @@ fn scaling(trace: &[Access]) {
     println!("control: two processes do {:.2}x the work of one in the same time", 2.0 * processes(1) / processes(2));
 }
 
-/// The argument of a process of the control.
+/// Argument for a process of the control.
 const ALONE: &str = "--alone";
 
 fn main() {

@@ -1,5 +1,5 @@
-//! Evidence: what was run, on what machine, under which conditions, and what came out. One versioned JSON file; raw
-//! samples lie beside it and are named in it with their hashes.
+//! Evidence: what was run on which machine, under which conditions, and with which results. It is one versioned JSON file. Raw
+//! samples lie in files beside it, which it names with their hashes.
 
 pub mod figure;
 pub mod format;
@@ -17,42 +17,42 @@ pub use section::{Content, Section, Standing, Table};
 /// Version of the evidence file.
 pub const SCHEMA: &str = "isochrome-evidence/2";
 
-/// The version before: experiments by kind, without sections. [`Evidence::read`] reads it.
+/// Version of the format before sections, with experiments by kind. [`Evidence::read`] reads it too.
 pub const SCHEMA_1: &str = "isochrome-evidence/1";
 
-/// Everything a report is made from.
+/// Everything from which a report is made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// [`SCHEMA`].
+    /// Version of the format: [`SCHEMA`].
     pub schema: String,
     /// Version of isochrome that wrote it.
     pub isochrome: String,
-    /// When it was taken, seconds since 1970-01-01 UTC.
+    /// Time at which the evidence was made, in seconds since 1970-01-01 UTC.
     pub taken_unix_s: u64,
-    /// The command line that made it.
+    /// Command line that made the evidence.
     pub command: Vec<String>,
-    /// Seed of every random choice of the run.
+    /// Seed of all random choices of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// CPU the experiments ran on.
+    /// CPU that the experiments ran on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuId>,
-    /// The machine, with what was measured of it.
+    /// The machine, with all that was measured of it.
     pub machine: Machine,
     /// [`Machine::fingerprint`] of the machine at that time.
     pub fingerprint: String,
-    /// The colors found; absent when the machine has none or they could not be measured.
+    /// The colors that were found; absent if the machine has no colors or they could not be measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub palette: Option<PaletteEvidence>,
-    /// What was measured, and what follows from it.
+    /// The measurements, each with its conclusion.
     pub sections: Vec<Section>,
-    /// What the reader must know to judge the numbers (no counters, noisy host...), most important first.
+    /// What the reader must know to judge the numbers, such as missing counters or a noisy host, most important first.
     pub warnings: Vec<String>,
     /// Files of raw samples, relative to the evidence file.
     pub raw: Vec<RawFile>,
 }
 
-/// Where an evidence file of [`SCHEMA_1`] has what, and the section that it becomes.
+/// Path of each experiment in a file of [`SCHEMA_1`], with the section that it becomes.
 const OF_SCHEMA_1: [(&str, &str); 10] = [
     ("run", "run"),
     ("watches", "watch"),
@@ -67,9 +67,10 @@ const OF_SCHEMA_1: [(&str, &str); 10] = [
 ];
 
 impl Evidence {
-    /// Evidence from JSON of this version or of [`SCHEMA_1`], whose sections have numbers only: their content is to be made from these.
+    /// Parses evidence from JSON of this version or of [`SCHEMA_1`]. Sections of the latter have numbers only, from which their
+    /// content has to be made.
     ///
-    /// Fails where `text` is neither, with the reason.
+    /// Fails with the reason if `text` is neither.
     pub fn read(text: &str) -> Result<Evidence, serde_json::Error> {
         let mut value: Value = serde_json::from_str(text)?;
         if value["schema"] == SCHEMA_1 {
@@ -110,29 +111,30 @@ pub struct RawFile {
     pub sha256: String,
 }
 
-/// How a palette was found and how sure it is.
+/// How a palette was found, and how reliable it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PaletteEvidence {
-    /// Cache level colored.
+    /// Cache level whose colors these are.
     pub level: u8,
-    /// Colors found.
+    /// Number of colors found.
     pub colors: u32,
-    /// Colors the geometry leads one to expect.
+    /// Number of colors to expect from the geometry.
     pub colors_expected: u32,
-    /// How it was measured: `bits`, `timing` or `counters`.
+    /// Method of the measurement: `bits`, `timing` or `counters`.
     pub method: String,
-    /// Pages classified.
+    /// Number of pages classified.
     pub pages: u64,
-    /// Pages left without a color after confirmation.
+    /// Number of pages without a color after confirmation.
     pub ambiguous: u64,
-    /// Time the whole measurement took, in seconds.
+    /// Duration of the whole measurement, in seconds.
     pub seconds: f64,
     /// Time to classify one page, in microseconds.
     pub us_per_page: f64,
-    /// Pages of each color.
+    /// Number of pages of each color.
     pub per_color: Vec<u64>,
-    /// Row i, column j: share (0 to 1) of a page of color i that traversing the eviction set of color j evicts.
+    /// Eviction matrix: row i, column j has the share (0 to 1) of a page of color i that traversing the eviction set of color j
+    /// evicts.
     pub eviction: Vec<Vec<f64>>,
-    /// The rule found for frame numbers, in words, or why there is none.
+    /// The rule that was found for frame numbers, in words, or the reason why no rule was found.
     pub rule: String,
 }

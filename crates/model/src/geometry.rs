@@ -11,16 +11,17 @@ use crate::units::{Bytes, Color, FrameNumber};
 /// Size and shape of one cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Geometry {
-    /// Sets of the cache; any positive number (slices counted in).
+    /// Number of sets of the cache, of all slices together; any positive number.
     pub set_count: u64,
-    /// Lines per set.
+    /// Number of lines in a set.
     pub ways: u32,
     /// Bytes per line.
     pub line_bytes: Bytes,
 }
 
 impl Geometry {
-    /// Geometry of a cache of `cache_bytes`; `None` unless `ways` lines divide it into a whole, positive number of sets.
+    /// Returns the geometry of a cache of `cache_bytes`; `None` unless `ways` lines divide it into a whole, positive number of
+    /// sets.
     pub fn of_size(cache_bytes: Bytes, ways: u32, line_bytes: Bytes) -> Option<Geometry> {
         let set_bytes = u64::from(ways).checked_mul(line_bytes.0)?;
         (set_bytes > 0 && cache_bytes.0 > 0 && cache_bytes.0.is_multiple_of(set_bytes)).then(|| Geometry {
@@ -30,24 +31,24 @@ impl Geometry {
         })
     }
 
-    /// Size of the cache in bytes.
+    /// Returns the size of the cache.
     pub fn cache_bytes(&self) -> Bytes {
         Bytes(self.set_count * u64::from(self.ways) * self.line_bytes.0)
     }
 
-    /// Number of page colors: `sets x line / page`, at least 1. [Kim2013, §2.2]
+    /// Returns the number of page colors: `sets x line / page`, at least 1. [Kim2013, §2.2]
     ///
-    /// For a sliced cache give the sets of one slice: the slice hash is independent of the set index. [Kim2013, §5.1]
+    /// For a sliced cache give the sets of one slice, because the slice hash is independent of the set index. [Kim2013, §5.1]
     pub fn color_count(&self, page_bytes: Bytes) -> u32 {
         u32::try_from(self.set_count * self.line_bytes.0 / page_bytes.0).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Color of a frame when the set index is taken from address bits unchanged: the frame number modulo the colors.
+    /// Returns the color of a frame if the set index consists of unchanged address bits: the frame number modulo the colors.
     pub fn color_of(&self, frame: FrameNumber, page_bytes: Bytes) -> Color {
         Color((frame.0 % u64::from(self.color_count(page_bytes))) as u16)
     }
 
-    /// Lines in one color: what a task given one color can keep in this cache.
+    /// Returns the number of lines of one color, which a task with one color can keep in this cache.
     pub fn lines_per_color(&self, page_bytes: Bytes) -> u64 {
         u64::from(self.ways) * self.set_count / u64::from(self.color_count(page_bytes))
     }

@@ -13,8 +13,8 @@
 //!    until a draw without a wrong label must have been among them (RANSAC; Fischler and Bolles, Communications of the
 //!    ACM 24, 1981).
 //!
-//! With enough masks to choose from, some explain any few labels. [`infer_masks`] therefore asks for so many samples
-//! that labels which have nothing to do with the frames, as in a virtual machine, cannot pass by luck.
+//! A small number of labels can always be explained by some masks. [`infer_masks`] therefore needs enough samples that labels
+//! unrelated to the frames, as in a virtual machine, cannot pass by luck.
 
 mod subspace;
 
@@ -47,33 +47,33 @@ pub fn color_under(masks: &[u64], frame: u64) -> u16 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "finding", rename_all = "snake_case")]
 pub enum Linearity {
-    /// Frames have one label exactly if they have one color under the masks, but for a share of `1 - agreement`.
+    /// Frames have the same label exactly if they have the same color under the masks, except for a share of `1 - agreement`.
     Linear {
-        /// The masks, ascending. Any other basis of the space they span describes the same classes; this one has the
-        /// fewest bits and uses the lowest of bits that say the same.
+        /// The masks, ascending. Every basis of the space they span describes the same classes. This one has the fewest bits, and
+        /// the lowest ones among bases with equally few.
         masks: Vec<u64>,
-        /// The label of each color, `labels[color_under(&masks, frame)]`; `None` for a color that no class has.
+        /// Label of each color, `labels[color_under(&masks, frame)]`; `None` for a color that no class has.
         labels: Vec<Option<u16>>,
         /// Share (0 to 1) of the samples that have the label of their color.
         agreement: f64,
-        /// Frame-number bits whose part cannot be told from these samples, as a mask: those that never changed, all
-        /// above the highest seen among them, and those that changed only together with others. The color of a frame
-        /// that differs from the samples in one of these is a guess.
+        /// Frame-number bits whose influence these samples do not show, as a mask: bits that never changed, all bits above the
+        /// highest bit seen, and bits that changed only together with others. The color of a frame that differs from the samples
+        /// in one of these bits is a guess.
         undetermined_bits: u64,
     },
-    /// No masks explain enough of the labels: not a function of the frame number (a virtual machine), not a linear one,
-    /// or more labels are wrong than `1 - agreement`.
+    /// No masks explain enough of the labels. Either the label is not a linear function of the frame number, as in a virtual
+    /// machine, or more labels are wrong than `1 - agreement`.
     NotLinear {
-        /// The largest share (0 to 1) of the samples that any masks tried explain. Luck alone gives a little more than
-        /// 1 in the number of labels.
+        /// Largest share (0 to 1) of the samples that any of the tried masks explains. Chance alone explains a little more than 1
+        /// in the number of labels.
         best_agreement: f64,
     },
-    /// Some masks would explain these labels even if they had nothing to do with the frames.
+    /// Some masks would explain these labels even if the labels had nothing to do with the frames.
     TooFewSamples {
-        /// Different frames sampled.
+        /// Number of different frames sampled.
         samples: usize,
-        /// Different frames needed, with labels spread as unevenly as these. `usize::MAX` if one label alone reaches
-        /// the agreement asked for: then frames of other labels are what is missing.
+        /// Number of different frames needed, with labels spread as unevenly as these. `usize::MAX` if a single label reaches the
+        /// requested agreement; then frames of other labels are missing.
         needed: usize,
     },
 }
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `mask_count` independent masks over the lowest `width` bits.
+    /// Draws `mask_count` independent masks over the lowest `width` bits.
     fn random_masks(random: &mut fastrand::Rng, mask_count: usize, width: u32) -> Vec<u64> {
         let mut spanned = Subspace::default();
         let mut masks = Vec::new();
@@ -282,8 +282,8 @@ mod tests {
         masks
     }
 
-    /// `n` random frames of `width` bits, labelled by their color under `masks` in a shuffled numbering; exactly
-    /// `wrong` of them have another label.
+    /// Draws `n` random frames of `width` bits, labeled by their color under `masks` in a shuffled numbering. Exactly `wrong` of
+    /// them have another label.
     fn samples_of(random: &mut fastrand::Rng, masks: &[u64], width: u32, n: usize, wrong: usize) -> Vec<(u64, u16)> {
         let mut names: Vec<u16> = (0..1 << masks.len()).map(|name| name * 3 + 7).collect();
         random.shuffle(&mut names);
@@ -339,8 +339,8 @@ mod tests {
             let mut samples = samples_of(&mut random, &masks, 16, 2000, 40);
             for sample in 0..20 {
                 // Among the right ones, set bit 20 and bit 0 both, which leaves the color as it was.
-                let place = 1000 + sample * 50;
-                samples[place].0 ^= 1 << 20 | 1;
+                let index = 1000 + sample * 50;
+                samples[index].0 ^= 1 << 20 | 1;
             }
             let Linearity::Linear { masks: found, .. } = infer_masks(&samples, 0.95, seed) else {
                 panic!("linear by construction")

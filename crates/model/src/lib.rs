@@ -1,7 +1,7 @@
-//! What isochrome means, apart from any operating system.
+//! The meaning of what isochrome measures and plans, independent of any operating system.
 //!
-//! Collecting samples is the business of `isochrome-host`; this crate draws conclusions from them. It reads no files, no
-//! clock and no environment, so every conclusion can be replayed from saved samples on any machine.
+//! `isochrome-host` collects samples, and this crate draws conclusions from them. It reads no files, no clock and no environment,
+//! so every conclusion can be replayed from saved samples on any machine.
 #![forbid(unsafe_code)]
 
 pub mod analysis;

@@ -1,4 +1,4 @@
-//! What is known of a machine, each fact with its source.
+//! Facts about a machine, each with its source.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,13 +10,13 @@ use crate::units::{Bytes, CpuId, Ns};
 /// Version of the machine file.
 pub const SCHEMA: &str = "isochrome-machine/1";
 
-/// Where a fact comes from.
+/// Source of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Read from /sys or /proc.
     Sysfs,
-    /// Read with the processor's own identification instruction.
+    /// Read by the processor's own identification instruction.
     Cpuid,
     /// Measured by isochrome on this machine.
     Measured,
@@ -24,7 +24,7 @@ pub enum Source {
     Declared,
 }
 
-/// A value and where it comes from.
+/// A value with its source.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fact<T> {
     /// The value.
@@ -33,7 +33,7 @@ pub struct Fact<T> {
     pub source: Source,
 }
 
-/// What a cache holds.
+/// Contents of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Holds {
@@ -41,18 +41,18 @@ pub enum Holds {
     Data,
     /// Instructions only.
     Instruction,
-    /// Both.
+    /// Data and instructions.
     Unified,
 }
 
-/// Time to bring one color of a level back in, per color: Δ of [Kim2013, §3].
+/// Time to reload one color of a level: Δ of [Kim2013, §3].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Refill {
-    /// Refill when the lines to be replaced are clean.
+    /// Refill time if the lines to be replaced are clean.
     pub clean_ns: Ns,
-    /// Refill when every line to be replaced is dirty and must be written back.
+    /// Refill time if every line to be replaced is dirty and must be written back.
     pub dirty_ns: Ns,
-    /// Lines of one color, the number both times are for.
+    /// Number of lines of one color, which both times are for.
     pub lines: u64,
 }
 
@@ -60,28 +60,28 @@ pub struct Refill {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Waiting {
-    /// In a loop that touches no memory.
+    /// The CPU spins in a loop that touches no memory.
     Busy,
-    /// In a system call, the CPU free for others.
+    /// The thread sleeps in a system call, and the CPU is free for others.
     Asleep,
 }
 
-/// Share of a primed cache that is gone after a wait in which this CPU touched nothing.
+/// Share of a primed cache that is lost during a wait in which this CPU touched nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Retention {
-    /// CPU measured.
+    /// CPU that was measured.
     pub cpu: CpuId,
-    /// How it waited.
+    /// How the CPU waited.
     pub waiting: Waiting,
-    /// For how long.
+    /// Length of the wait.
     pub wait_ns: Ns,
     /// Median share of the lines lost, 0 to 1.
     pub lost_median: f64,
-    /// Lowest share seen in any sample.
+    /// Lowest share of all samples.
     pub lost_min: f64,
-    /// Highest share seen in any sample.
+    /// Highest share of all samples.
     pub lost_max: f64,
-    /// Samples taken.
+    /// Number of samples.
     #[serde(alias = "looks")]
     pub samples: u32,
 }
@@ -89,15 +89,15 @@ pub struct Retention {
 /// One cache level of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheLevel {
-    /// 1, 2, 3...
+    /// Number of the level: 1, 2, 3...
     pub level: u8,
-    /// What it holds.
+    /// Contents of the cache.
     pub holds: Holds,
     /// Size and shape.
     pub geometry: Fact<Geometry>,
-    /// CPUs in groups that share one instance, as declared by the source.
+    /// CPUs in groups that share one instance of the cache, as declared by the source.
     pub shared_by: Fact<Vec<Vec<CpuId>>>,
-    /// Whether two CPUs were seen to evict each other at this level; `None` when it was not tested.
+    /// Whether two CPUs were observed to evict each other's lines at this level; `None` if this was not tested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing_seen: Option<Fact<bool>>,
     /// Time of one dependent load that hits this level, in ns.
@@ -106,7 +106,7 @@ pub struct CacheLevel {
     /// Refill time per color.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refill: Option<Fact<Refill>>,
-    /// How well the level keeps its contents.
+    /// How well the level keeps its contents, for several waits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retention: Vec<Retention>,
 }
@@ -123,16 +123,16 @@ impl CacheLevel {
     }
 }
 
-/// What is known of a machine.
+/// All that is known of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
-    /// [`SCHEMA`].
+    /// Version of the format: [`SCHEMA`].
     pub schema: String,
-    /// Processor architecture, as `uname -m` gives it.
+    /// Processor architecture, as `uname -m` prints it.
     pub architecture: String,
-    /// Processor model.
+    /// Model name of the processor.
     pub cpu_model: String,
-    /// The hypervisor when this is a virtual machine and it says so.
+    /// Hypervisor, if this is a virtual machine whose hypervisor identifies itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<String>,
     /// Online CPUs.
@@ -148,8 +148,8 @@ pub struct Machine {
     /// Time of one dependent load from main memory, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_load_ns: Option<Fact<f64>>,
-    /// Measured time of one dependent load, in ns, against the memory a chain of such loads visits in random order; ascending
-    /// sizes. The facts `load_ns` and `memory_load_ns` are read off it.
+    /// Measured time of one dependent load, in ns, for memory of several sizes that a chain of such loads visits in random order.
+    /// Sizes ascend. The facts `load_ns` and `memory_load_ns` are read from this curve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<(Bytes, f64)>,
     /// Cache levels, innermost first.
@@ -157,24 +157,25 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The first cache of `level` that holds data: to show. Where cores differ there are several; a measurement asks for
+    /// Returns the first cache of `level` that holds data, for display. If cores differ, there are several; a measurement needs
     /// [that of its CPU](Self::data_level_of).
     pub fn data_level(&self, level: u8) -> Option<&CacheLevel> {
         self.levels.iter().find(|l| l.level == level && l.holds != Holds::Instruction)
     }
 
-    /// The cache of `level` that holds data of `cpu`.
+    /// Returns the cache of `level` that holds data of `cpu`.
     ///
-    /// Where several CPUs share it and its geometry counts the sets of all slices, as /sys does, the colors by
-    /// [`Geometry::color_count`] are an upper bound: the slice hash hides some of them.
+    /// If several CPUs share the cache and its geometry counts the sets of all slices, as /sys does, the colors by
+    /// [`Geometry::color_count`] are an upper bound, because the slice hash hides some of them.
     pub fn data_level_of(&self, level: u8, cpu: CpuId) -> Option<&CacheLevel> {
         self.levels.iter().find(|l| l.level == level && l.holds != Holds::Instruction && l.serves(cpu))
     }
 
-    /// Size of `level` as loads on `cpu` felt it: the largest memory of the latency curve at which a load takes nearer to this level's
-    /// time than to that of what is outside, by ratio. `None` where that was not measured, or the two times are too close to be told apart.
+    /// Returns the size of `level` as measured by loads on `cpu`: the largest memory of the latency curve at which the time of a
+    /// load is nearer, by ratio, to that of this level than to that of the next one. `None` if this was not measured, or the two
+    /// times are too close to be distinguished.
     pub fn felt_bytes(&self, level: u8, cpu: CpuId) -> Option<Bytes> {
-        /// Times of a load that are told apart.
+        /// Least ratio of two load times that can be distinguished.
         const APART: f64 = 1.5;
         let load = self.data_level_of(level, cpu)?.load_ns?.value;
         let next = self.data_level_of(level + 1, cpu).map_or(self.memory_load_ns, |level| level.load_ns)?.value;
@@ -182,8 +183,8 @@ impl Machine {
         self.latency.iter().take_while(|(_, time)| *time <= between).last().map(|(size, _)| *size)
     }
 
-    /// The level to color by default for `cpu`: the outermost one that is private to it and has more than one color, else
-    /// the innermost with more than one color. `None` when no level can be colored.
+    /// Returns the level to color by default for `cpu`: the outermost one that is private to it and has more than one color, else
+    /// the innermost with more than one color. `None` if no level can be colored.
     pub fn colorable_level(&self, cpu: CpuId) -> Option<&CacheLevel> {
         let colorable = || {
             self.levels
@@ -196,8 +197,9 @@ impl Machine {
             .or_else(|| colorable().min_by_key(|l| l.level))
     }
 
-    /// SHA-256, in hexadecimal, over what does not change while the machine stays the same: architecture, processor model,
-    /// hypervisor, CPUs, page size, and the declared geometry and sharing of every level. Measured values do not enter.
+    /// Returns a SHA-256, in hexadecimal, of what does not change while the machine stays the same: architecture, processor
+    /// model, hypervisor, CPUs, page size, and the declared geometry and sharing of every level. Measured values are not
+    /// included.
     pub fn fingerprint(&self) -> String {
         #[derive(Serialize)]
         struct Identity<'a> {

@@ -14,10 +14,10 @@ use crate::trace::{Access, Kind};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Touches {
-    /// Words of 8 bytes, by loads.
+    /// Words of 8 bytes, which are loaded.
     #[default]
     Data,
-    /// Instructions: the last of those in a line jumps to the next.
+    /// Instructions, of which the last one in a line jumps to the next line.
     Code,
 }
 
@@ -57,15 +57,15 @@ pub const INSTRUCTIONS_MAX: u64 = 5;
 /// Largest size in bytes of the code for one line: [`INSTRUCTIONS_MAX`] instructions and the end of the loop.
 pub const VISIT_BYTES: usize = 32;
 
-/// By what the ratio is set.
+/// The kind of locality that sets the ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Locality {
-    /// Words touched of a line; every line misses.
+    /// The number of touched words in a line sets the ratio; every line misses.
     Spatial,
-    /// The number of lines, of each of which one word is touched.
+    /// The number of lines sets the ratio; one word of each line is touched.
     Temporal,
-    /// Both, in equal parts: each alone would give the square root.
+    /// Both kinds contribute equal parts: each alone would give the square root.
     Combined,
 }
 
@@ -91,13 +91,13 @@ pub enum RatioError {
 /// A task: a loop over lines.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
-    /// What it touches.
+    /// What the task touches.
     pub touches: Touches,
-    /// Cache that it is to miss in.
+    /// Geometry of the cache in which the task should miss.
     pub geometry: Geometry,
     /// Lines that one pass touches.
     pub lines: u64,
-    /// Words touched of a line, on average over the lines; 1 or more.
+    /// Number of touched words in a line, on average over the lines; 1 or more.
     pub words: f64,
 }
 
@@ -287,7 +287,7 @@ mod tests {
         Geometry::of_size(Bytes(kib << 10), ways, Bytes(64)).unwrap()
     }
 
-    /// Misses per access of passes after the first in a cache with LRU of that shape.
+    /// Returns the misses per access, after the first pass, in a simulated LRU cache of that shape.
     fn simulated(task: Task) -> f64 {
         let mut simulator = Simulator::chain(vec![Level::lru("L", task.geometry)], Semantics::default()).unwrap();
         let mut pass = || {

@@ -57,7 +57,7 @@ impl Meter {
 /// Cost of a packet for the stack, as it is reserved: a packet of `bytes` takes `packet + bytes x byte`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Time of a packet without its bytes.
+    /// Time of a packet without its contents.
     pub packet: Ns,
     /// Time of a byte, in picoseconds.
     pub byte_ps: u64,
@@ -75,7 +75,7 @@ impl Cost {
 pub struct Reservation {
     /// Packets per second.
     pub packets_per_s: u64,
-    /// Bytes of the largest packet.
+    /// Size of the largest packet, in bytes.
     pub bytes_max: usize,
     /// Most packets that may come at once.
     pub burst: u64,
@@ -94,7 +94,7 @@ pub enum Refused {
         /// Share of the CPU that is left, in millionths.
         left_ppm: u64,
     },
-    /// The packet is larger than what was reserved.
+    /// The packet is larger than the reservation allows.
     #[error("a packet of {bytes} bytes, and {bytes_max} were reserved")]
     TooLarge {
         /// Size of the packet in bytes.
@@ -190,7 +190,7 @@ impl TokenBucket {
 /// Measurement of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Time that each component spent on it, as indexed by [`Component`].
+    /// Time that each component spent on the packet, as indexed by [`Component`].
     pub spent: [Cycles; 3],
 }
 

@@ -1,8 +1,8 @@
-//! How the pages of a buffer, or of a program, are placed over the colors of a cache, and what that costs.
+//! The placement of a buffer's or a program's pages over the colors of a cache, and its cost.
 //!
-//! A color of a cache with w ways holds w pages. \[Hanemaaijer1993\] counts, for a direct-mapped cache, how many of its pages n
-//! pages of a buffer fall on, and finds run time proportional to `sum = 2 p(2) + 3 p(3) + ...`: the pages that compete. Here the same
-//! for w ways: a color competes when it holds more pages than ways.
+//! A color of a cache with w ways holds w pages. For a direct-mapped cache, \[Hanemaaijer1993\] counts the number p(n) of cache
+//! pages that n pages of a buffer share, and finds that run time is proportional to `sum = 2 p(2) + 3 p(3) + ...`: the pages that
+//! compete. This module does the same for w ways: the pages of a color compete if there are more of them than ways.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,19 +13,19 @@ use crate::geometry::Geometry;
 use crate::palette::Palette;
 use crate::units::{Bytes, Color, FrameNumber};
 
-/// The shape that decides what fits into one color of a cache.
+/// The numbers that determine how many pages fit into one color of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ColorShape {
-    /// Colors of the cache.
+    /// Number of colors of the cache.
     pub colors: u32,
-    /// Lines per set: pages that one color holds.
+    /// Number of lines in a set, which is the number of pages that one color holds.
     pub ways: u32,
-    /// Lines per page.
+    /// Number of lines in a page.
     pub page_lines: u64,
 }
 
 impl ColorShape {
-    /// The shape of a cache of `geometry` in which `colors` colors were found.
+    /// Returns the shape of a cache of `geometry` in which `colors` colors were found.
     pub fn of(geometry: &Geometry, colors: u32, page_bytes: Bytes) -> ColorShape {
         ColorShape { colors, ways: geometry.ways, page_lines: page_bytes.0 / geometry.line_bytes.0.max(1) }
     }
@@ -36,17 +36,17 @@ impl ColorShape {
 pub struct ResidentPage {
     /// Virtual address divided by the page size.
     pub page: u64,
-    /// Its frame; `None` when the kernel hides it.
+    /// Frame of the page; `None` if the kernel hides it.
     pub frame: Option<FrameNumber>,
-    /// Whether it is anonymous memory; otherwise its contents are a file's, or shared.
+    /// Whether the page is anonymous memory; otherwise it has the contents of a file, or is shared.
     pub anonymous: bool,
 }
 
-/// Whose memory a mapping is, which decides whether its pages can be moved to other colors.
+/// Owner and use of the memory of a mapping, which decides whether its pages can be moved to other colors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The process's own: anonymous memory, and its view of a file that others do not write through. The only kind that can be moved.
+    /// Memory of the process alone: anonymous memory, and private views of files. Only this kind can be moved.
     Private,
     /// Anonymous memory that is shared between processes.
     SharedMemory,
@@ -56,7 +56,7 @@ pub enum Kind {
     DevShm,
     /// Shared memory as shmget(2) makes it.
     SysV,
-    /// Any other file that is written through.
+    /// Any other file that is mapped shared.
     SharedFile,
     /// Huge pages of hugetlbfs.
     Hugetlbfs,
@@ -64,12 +64,13 @@ pub enum Kind {
     Device,
     /// Pages that the kernel maps into every process.
     Kernel,
-    /// Kept where it is by how the process uses it: protection keys, its own userfaultfd, asynchronous I/O, shadow stacks.
+    /// Memory that must stay because of its use by the process: protection keys, a userfaultfd of its own, asynchronous I/O, or
+    /// shadow stacks.
     InUse,
 }
 
 impl Kind {
-    /// What people call it.
+    /// Returns the name of the kind for people.
     pub fn label(self) -> &'static str {
         match self {
             Kind::Private => "private",
@@ -85,22 +86,23 @@ impl Kind {
         }
     }
 
-    /// Whether the kernel counts it as resident memory of the process (`Rss`).
+    /// Whether the kernel counts this kind as resident memory of the process (`Rss`).
     pub fn is_counted(self) -> bool {
         !matches!(self, Kind::Hugetlbfs | Kind::Device)
     }
 }
 
-/// Resident pages of a process by what they are.
+/// Resident pages of a process by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Residence {
-    /// All that the kernel counts as resident, which is the `Rss` of /proc/PID/smaps_rollup: everything but hugetlbfs and devices.
+    /// Number of pages that the kernel counts as resident: the `Rss` of /proc/PID/smaps_rollup, which excludes hugetlbfs and
+    /// devices.
     pub resident: u64,
-    /// Private pages that are no file's. They can be moved.
+    /// Number of private pages that do not belong to a file. They can be moved.
     pub anonymous: u64,
-    /// Private pages with the contents of a file. They can be moved.
+    /// Number of private pages with the contents of a file. They can be moved.
     pub private_file: u64,
-    /// Pages that stay where they are.
+    /// Number of pages of each kind that cannot be moved.
     pub immovable: BTreeMap<Kind, u64>,
 }
 
@@ -120,12 +122,12 @@ impl Residence {
         }
     }
 
-    /// Pages that can be moved.
+    /// Returns the number of pages that can be moved.
     pub fn movable(&self) -> u64 {
         self.anonymous + self.private_file
     }
 
-    /// The immovable pages, such as `"128 KiB shared memory, 4 KiB kernel"`; empty where there are none.
+    /// Formats the immovable pages, as in `"128 KiB shared memory, 4 KiB kernel"`; empty if all pages are movable.
     pub fn immovable_text(&self, page_bytes: Bytes) -> String {
         let kinds =
             self.immovable.iter().map(|(kind, pages)| format!("{} KiB {}", pages * page_bytes.0 / 1024, kind.label()));
@@ -133,19 +135,19 @@ impl Residence {
     }
 }
 
-/// Neighbors among the pages of a buffer. \[Hanemaaijer1993\]
+/// Neighboring pages of a buffer. \[Hanemaaijer1993\]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Contiguity {
-    /// Frames looked at.
+    /// Number of frames examined.
     pub frames: u64,
-    /// Pairs of frames next to each other in physical memory.
+    /// Number of pairs of frames that are neighbors in physical memory.
     pub adjacent: u64,
-    /// Pairs whose pages are also next to each other in virtual memory, in either direction.
+    /// Number of these pairs whose pages are also neighbors in virtual memory, in either direction.
     pub linear: u64,
 }
 
 impl Contiguity {
-    /// Neighbors among `pages`. A frame that is mapped more than once counts once, at its lowest page.
+    /// Counts neighbors among `pages`. A frame that is mapped more than once counts once, at its lowest page.
     pub fn of(pages: &[ResidentPage]) -> Contiguity {
         let mut by_frame = BTreeMap::<FrameNumber, u64>::new();
         for ResidentPage { page, frame, .. } in pages {
@@ -162,38 +164,38 @@ impl Contiguity {
         }
     }
 
-    /// Adjacent pairs out of all there could be, 0 to 1; `None` for fewer than two frames.
+    /// Returns adjacent pairs as a share (0 to 1) of all possible ones; `None` for fewer than two frames.
     pub fn share(&self) -> Option<f64> {
         (self.frames > 1).then(|| self.adjacent as f64 / (self.frames - 1) as f64)
     }
 
-    /// As [`Contiguity::share`], of the pairs that are neighbors in virtual memory as well.
+    /// Returns the same share as [`Contiguity::share`], of the pairs that are neighbors in virtual memory as well.
     pub fn linear_share(&self) -> Option<f64> {
         (self.frames > 1).then(|| self.linear as f64 / (self.frames - 1) as f64)
     }
 }
 
-/// Misses per pass over all pages, in lines, that a placement leads to in a cache that held nothing else.
+/// Expected misses per pass over all pages, in lines, in a cache that holds nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExpectedMisses {
-    /// Of a walk in order, again and again, under LRU: every line of the pages that compete, `sum x lines per page`.
+    /// Misses of repeated walks in order, under LRU: every line of the pages that compete, `sum x lines per page`.
     pub linear: f64,
-    /// Of accesses in random order: of n pages in w ways each is found with probability w/n, so
-    /// `Σ max(0, n - w) x lines per page`.
+    /// Misses of accesses in random order. Of n pages in w ways each is found with probability w/n, so this is `Σ max(0, n - w) x
+    /// lines per page`.
     pub random: f64,
 }
 
-/// How many resident pages each color has.
+/// Number of resident pages of each color.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
-    /// Frames of each color.
+    /// Number of frames of each color.
     pub per_color: Vec<u64>,
-    /// Resident pages whose color is not known: frames that the palette does not know, or that the kernel hides.
+    /// Number of resident pages of unknown color, because the palette does not know the frame or the kernel hides it.
     pub unknown: u64,
 }
 
 impl Placement {
-    /// Places `pages` by `palette`. A frame mapped more than once occupies the cache once.
+    /// Counts the colors of `pages` by `palette`. A frame that is mapped more than once occupies the cache once.
     pub fn of(pages: &[ResidentPage], palette: &Palette) -> Placement {
         let mut placement = Placement { per_color: vec![0; palette.colors as usize], unknown: 0 };
         let frames: BTreeSet<FrameNumber> = pages.iter().filter_map(|page| page.frame).collect();
@@ -207,7 +209,7 @@ impl Placement {
         placement
     }
 
-    /// A buffer whose page i has color `colors[i]`.
+    /// Returns the placement of a buffer whose page i has color `colors[i]`.
     pub fn of_colors(colors: impl IntoIterator<Item = Color>, count: u32) -> Placement {
         let mut placement = Placement { per_color: vec![0; count as usize], unknown: 0 };
         for color in colors {
@@ -216,30 +218,30 @@ impl Placement {
         placement
     }
 
-    /// As many pages in as even a placement as there is.
+    /// Returns the most even placement of as many pages.
     pub fn balanced(&self) -> Placement {
         let (pages, colors) = (self.known(), self.per_color.len().max(1) as u64);
         let per_color = (0..self.per_color.len() as u64).map(|i| pages / colors + u64::from(i < pages % colors));
         Placement { per_color: per_color.collect(), unknown: 0 }
     }
 
-    /// Pages of a known color.
+    /// Returns the number of pages of known color.
     pub fn known(&self) -> u64 {
         self.per_color.iter().sum()
     }
 
-    /// Pages, known or not.
+    /// Returns the number of pages, of known and unknown color.
     pub fn pages(&self) -> u64 {
         self.known() + self.unknown
     }
 
-    /// Pages of a known color that is none of `colors`.
+    /// Returns the number of pages whose color is known and not among `colors`.
     pub fn outside(&self, colors: &[Color]) -> u64 {
         let outside = |(color, _): &(u16, &u64)| !colors.contains(&Color(*color));
         (0..).zip(&self.per_color).filter(outside).map(|(_, pages)| pages).sum()
     }
 
-    /// p(n): how many colors hold n pages.
+    /// Returns p(n): the number of colors that hold n pages, by n.
     pub fn counts(&self) -> BTreeMap<u64, u64> {
         let mut counts = BTreeMap::new();
         for pages in &self.per_color {
@@ -248,8 +250,8 @@ impl Placement {
         counts
     }
 
-    /// How many colors hold so many pages per way: 0 for none, 1 for up to `ways` pages, 2 for up to twice as many, and so on. For one
-    /// way these are the counts of \[Hanemaaijer1993\].
+    /// Returns the number of colors by their pages per way: 0 for no pages, 1 for up to `ways` pages, 2 for up to twice as many,
+    /// and so on. For one way these are the counts of \[Hanemaaijer1993\].
     pub fn occupancy(&self, ways: u32) -> BTreeMap<u64, u64> {
         let mut occupancy = BTreeMap::new();
         for pages in &self.per_color {
@@ -258,47 +260,47 @@ impl Placement {
         occupancy
     }
 
-    /// `sum = Σ n p(n)` over all n greater than `ways`: the pages of the colors that hold more than fits.
+    /// Returns `sum = Σ n p(n)` over all n greater than `ways`: the pages of the colors that hold more than fits.
     ///
-    /// For one way it is the sum of \[Hanemaaijer1993\], to which the misses of a walk in order are proportional.
+    /// For one way this is the sum of \[Hanemaaijer1993\], to which the misses of a walk in order are proportional.
     pub fn sum(&self, ways: u32) -> u64 {
         self.per_color.iter().filter(|pages| **pages > u64::from(ways)).sum()
     }
 
-    /// Pages beyond those that fit: `Σ max(0, n - w)`.
+    /// Returns the number of pages that do not fit: `Σ max(0, n - w)`.
     pub fn excess(&self, ways: u32) -> u64 {
         self.per_color.iter().map(|pages| pages.saturating_sub(u64::from(ways))).sum()
     }
 
-    /// Misses per pass that the placement leads to.
+    /// Returns the expected misses per pass of this placement in a cache of `shape`.
     pub fn expected_misses(&self, shape: ColorShape) -> ExpectedMisses {
         let lines = |pages: u64| pages as f64 * shape.page_lines as f64;
         ExpectedMisses { linear: lines(self.sum(shape.ways)), random: lines(self.excess(shape.ways)) }
     }
 }
 
-/// A placement with all that follows from it.
+/// A placement with all quantities that follow from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Assessment {
-    /// Resident pages.
+    /// Number of resident pages.
     pub pages: u64,
-    /// Pages of each color, and those of unknown color.
+    /// Number of pages of each color, and of unknown color.
     #[serde(flatten)]
     pub placement: Placement,
-    /// [`Placement::occupancy`].
+    /// Number of colors by their pages per way: [`Placement::occupancy`].
     pub occupancy: BTreeMap<u64, u64>,
-    /// [`Placement::sum`].
+    /// Number of pages in overfull colors: [`Placement::sum`].
     pub sum: u64,
-    /// Neighbors.
+    /// Neighboring pages.
     pub contiguity: Contiguity,
-    /// Misses that follow.
+    /// Expected misses of this placement.
     pub misses: ExpectedMisses,
-    /// Misses of as many pages spread evenly.
+    /// Expected misses of as many pages that are spread evenly.
     pub misses_balanced: ExpectedMisses,
 }
 
 impl Assessment {
-    /// What `pages` placed by `palette` lead to in a cache of `shape`.
+    /// Assesses the placement of `pages` by `palette` in a cache of `shape`.
     pub fn of(pages: &[ResidentPage], palette: &Palette, shape: ColorShape) -> Assessment {
         let placement = Placement::of(pages, palette);
         Assessment {
@@ -316,42 +318,42 @@ impl Assessment {
 /// Version of the map file.
 pub const SCHEMA: &str = "isochrome-map/1";
 
-/// One mapping of a program.
+/// One mapping of a program, with the colors of its pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MappingColors {
-    /// First address.
+    /// First address of the mapping.
     pub start: u64,
-    /// Address behind the last.
+    /// First address behind the mapping.
     pub end: u64,
-    /// As in /proc/PID/maps, such as `rw-p`.
+    /// Permissions as in /proc/PID/maps, such as `rw-p`.
     pub permissions: String,
-    /// The file behind it, or `[heap]` and the like; empty for anonymous memory.
+    /// File of the mapping, or a name such as `[heap]`; empty for anonymous memory.
     pub name: String,
-    /// Whose memory it is.
+    /// Kind of the memory.
     pub kind: Kind,
-    /// Its pages.
+    /// Placement of its pages, with all that follows.
     #[serde(flatten)]
     pub assessment: Assessment,
 }
 
-/// The colors of a program's resident pages: the map of \[Hanemaaijer1993\] for any cache.
+/// Colors of a program's resident pages: the map of \[Hanemaaijer1993\] for any cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ColorMap {
-    /// [`SCHEMA`].
+    /// Version of the format: [`SCHEMA`].
     pub schema: String,
-    /// The process.
+    /// Number of the process.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub command: String,
-    /// Cache level.
+    /// Cache level whose colors are shown.
     pub level: u8,
-    /// What fits into a color.
+    /// Shape that determines how many pages fit into a color.
     pub shape: ColorShape,
     /// Bytes per page.
     pub page_bytes: Bytes,
-    /// Everything together; a frame mapped more than once counts once.
+    /// Placement of all pages together. A frame that is mapped more than once counts once.
     pub total: Assessment,
-    /// Its memory by what it is.
+    /// Resident memory by kind.
     pub memory: Residence,
     /// Mappings that have resident pages, by address.
     pub mappings: Vec<MappingColors>,
@@ -363,7 +365,7 @@ mod tests {
     use crate::palette::{Rule, SCHEMA};
     use proptest::prelude::*;
 
-    /// A placement in which p(n) colors hold n pages, for each (n, p(n)).
+    /// Returns a placement in which p(n) colors hold n pages, for each (n, p(n)).
     fn with_counts(counts: &[(u64, usize)]) -> Placement {
         let per_color = counts.iter().flat_map(|(n, colors)| std::iter::repeat_n(*n, *colors)).collect();
         Placement { per_color, unknown: 0 }
@@ -445,7 +447,7 @@ mod tests {
         assert_eq!(json["immovable"], serde_json::json!({ "shared_memory": 2, "hugetlbfs": 1 }));
     }
 
-    /// Misses in the last of several passes, in order, over the pages of every color under LRU, counted one by one.
+    /// Returns the misses in the last of several passes, in order, over the pages of every color under LRU, counted one by one.
     fn lru_misses(per_color: &[u64], ways: usize) -> u64 {
         let mut misses = 0;
         for pages in per_color {

@@ -1,14 +1,14 @@
-//! What a seccomp filter says of a system call: filters are programs for the classic BPF machine. [Linux, net/core/filter.c,
+//! Evaluates seccomp filters, which are programs for the classic BPF machine, for a system call. [Linux, net/core/filter.c,
 //! kernel/seccomp.c; seccomp(2)]
 
 /// An instruction of a filter: `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What to do, with what.
+    /// Operation code.
     pub code: u16,
-    /// Instructions to skip where a condition holds.
+    /// Number of instructions to skip if a condition holds.
     pub jump_true: u8,
-    /// Instructions to skip where it does not.
+    /// Number of instructions to skip if it does not hold.
     pub jump_false: u8,
     /// The operand.
     pub operand: u32,
@@ -17,32 +17,32 @@ pub struct Instruction {
 /// A system call as a filter sees it: `struct seccomp_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its number.
+    /// Number of the system call.
     pub number: u32,
     /// `AUDIT_ARCH_...` of the machine.
     pub architecture: u32,
-    /// Address behind the instruction that makes it.
+    /// Address behind the instruction that makes the call.
     pub instruction: u64,
-    /// Its arguments.
+    /// Arguments of the call.
     pub arguments: [u64; 6],
 }
 
-/// What becomes of a call, the strictest last.
+/// Verdict of a filter on a system call; the strictest is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It is made.
+    /// The call is made.
     Allowed,
-    /// It is not made, and fails with this error number.
+    /// The call is not made, and fails with this error number.
     Fails(u16),
-    /// The thread or the process is ended, gets a signal, or another process decides.
+    /// The thread or the process is killed or gets a signal, or another process decides.
     Forbidden,
 }
 
-/// Bytes of `struct seccomp_data`.
+/// Size of `struct seccomp_data`, in bytes.
 const CALL_BYTES: u32 = 64;
 
 impl Call {
-    /// The word at this offset of `struct seccomp_data`, on a little-endian machine.
+    /// Returns the word at this offset of `struct seccomp_data`, on a little-endian machine.
     fn word(&self, offset: u32) -> Option<u32> {
         let half = |value: u64| (value >> (8 * (offset % 8))) as u32;
         match offset {
@@ -56,11 +56,11 @@ impl Call {
     }
 }
 
-/// What `filter` says of `call`; `None` where it is no filter that the kernel would accept.
+/// Returns the verdict of `filter` on `call`; `None` if the kernel would not accept the filter.
 ///
-/// Jumps go forward only, so it ends.
+/// Jumps go forward only, so the evaluation ends.
 pub fn verdict(filter: &[Instruction], call: &Call) -> Option<Verdict> {
-    /// Words of memory a filter has. [Linux, include/uapi/linux/bpf_common.h, BPF_MEMWORDS]
+    /// Number of memory words of a filter. [Linux, include/uapi/linux/bpf_common.h, BPF_MEMWORDS]
     const WORDS: usize = 16;
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; WORDS]);
     let mut at = 0usize;
@@ -115,7 +115,7 @@ pub fn verdict(filter: &[Instruction], call: &Call) -> Option<Verdict> {
     }
 }
 
-/// [Linux, include/uapi/linux/seccomp.h, SECCOMP_RET_...]
+/// Converts the action that a filter returns. [Linux, include/uapi/linux/seccomp.h, SECCOMP_RET_...]
 fn of_action(action: u32) -> Verdict {
     match action >> 16 {
         0x7fff | 0x7ffc => Verdict::Allowed,
@@ -227,12 +227,12 @@ mod tests {
             vec![instruction(0x05, 0, 0, u32::MAX)],
             vec![instruction(0x15, 9, 9, 0)],
             vec![instruction(0x02, 0, 0, 16)],
-            // Bytes of packets, which there are none of.
+            // A load of packet bytes, which a system call does not have.
             vec![instruction(0x30, 0, 0, 0), instruction(0x06, 0, 0, ALLOW)],
         ] {
             assert_eq!(verdict(&filter, &call(0)), None, "{filter:?}");
         }
-        // Traced, reported to another process, a signal, a thread killed.
+        // Traced, reported to another process, a signal, and a killed thread.
         for action in [0x7ff0_0000, 0x7fc0_0000, 0x0003_0000, 0] {
             assert_eq!(verdict(&[instruction(0x06, 0, 0, action)], &call(0)), Some(Verdict::Forbidden));
         }

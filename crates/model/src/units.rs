@@ -21,7 +21,7 @@ unit!(
     Ns(u64)
 );
 unit!(
-    /// Ticks of the machine's constant-rate counter (TSC on x86-64, the generic timer on aarch64). Becomes [`Ns`] only
+    /// Ticks of the machine's constant-rate counter (TSC on x86-64, the generic timer on aarch64). They become [`Ns`] only
     /// through a measured rate.
     Cycles(u64)
 );
@@ -34,48 +34,48 @@ unit!(
     Color(u16)
 );
 unit!(
-    /// A CPU as Linux numbers it.
+    /// A CPU, by Linux's number.
     CpuId(u32)
 );
 unit!(
-    /// A page frame number: physical address divided by the page size. Inside a virtual machine, the guest's own.
+    /// A page frame number: the physical address divided by the page size. Inside a virtual machine it is the guest's own.
     FrameNumber(u64)
 );
 
-/// A text that is not a list, size or number in the accepted syntax.
+/// Error for a text that is not a list, size or number in the accepted syntax.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Not a list such as `0-3,8`.
+    /// The text is not a list such as `0-3,8`.
     #[error("`{text}` is not a list\n  hint: write numbers and ranges separated by commas, such as 0-3,8")]
     List {
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
     /// A member of the list does not exist here.
     #[error("{member} in `{text}` is out of range: there are {count}, numbered from 0\n  hint: the last is {}", count.saturating_sub(1))]
     OutOfRange {
-        /// What was given.
+        /// The text that was given.
         text: String,
-        /// The first member that is too large.
+        /// First member that is too large.
         member: u32,
-        /// How many there are.
+        /// Number of members that exist.
         count: u32,
     },
-    /// Not a time such as `45.3us`.
+    /// The text is not a time such as `45.3us`.
     #[error("`{text}` is not a time\n  hint: write a number with ns, us, ms or s, such as 45.3us or 60s")]
     Time {
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
-    /// Not a size such as `64K`.
+    /// The text is not a size such as `64K`.
     #[error("`{text}` is not a size\n  hint: write a number of bytes with K, M or G, such as 64K or 2M")]
     Size {
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
 }
 
-/// Members of a cpulist such as `0-3,8`, in ascending order without repeats.
+/// Parses a cpulist such as `0-3,8`, and returns its members in ascending order without repetitions.
 ///
 /// `count`: members must be smaller than this. The empty text is the empty list, as in sysfs.
 pub fn parse_list(text: &str, count: u32) -> Result<Vec<u32>, ParseError> {
@@ -97,7 +97,7 @@ pub fn parse_list(text: &str, count: u32) -> Result<Vec<u32>, ParseError> {
     Ok(members.into_iter().collect())
 }
 
-/// The shortest cpulist that names `members` (ascending), such as `0-3,8`.
+/// Formats `members` (ascending) as the shortest cpulist, such as `0-3,8`.
 pub fn format_list(members: &[u32]) -> String {
     let mut parts = Vec::new();
     for run in members.chunk_by(|a, b| a + 1 == *b) {
@@ -113,7 +113,7 @@ pub fn format_list(members: &[u32]) -> String {
 impl FromStr for Bytes {
     type Err = ParseError;
 
-    /// `4096`, `64K`, `2M`, `1G`: powers of 1024, an optional `iB` or `B` behind the letter.
+    /// Parses `4096`, `64K`, `2M` or `1G`: powers of 1024, with an optional `iB` or `B` behind the letter.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let malformed = || ParseError::Size { text: text.to_owned() };
         let trimmed = text.trim();
@@ -133,7 +133,7 @@ impl FromStr for Bytes {
 impl FromStr for Ns {
     type Err = ParseError;
 
-    /// `45.3us`, `10ms`, `60s`, `100ns`: whole nanoseconds, however written.
+    /// Parses `45.3us`, `10ms`, `60s` or `100ns`. The time must be a whole number of nanoseconds.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let malformed = || ParseError::Time { text: text.to_owned() };
         let trimmed = text.trim();
@@ -156,7 +156,7 @@ impl FromStr for Ns {
 }
 
 impl fmt::Display for Bytes {
-    /// The largest unit that divides the size: `512 KiB`, `32 MiB`, `100 B`.
+    /// Formats the size in the largest unit that divides it: `512 KiB`, `32 MiB`, `100 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (number, unit) = match self.0 {
             0 => (0, "B"),

@@ -1,7 +1,7 @@
-//! What tasks do over time, slice by slice: who had which CPU from when to when, and what the cache did meanwhile. [Sebek2002, §3.2]
+//! What tasks do over time, slice by slice: the CPU and the time of each slice, and the cache events in it. [Sebek2002, §3.2]
 //!
-//! A *slice* is the time from the switch to a thread until the switch away from it. Where counters are read at switches, a slice has what they
-//! counted; elsewhere it has not, and everything that follows from counts is absent rather than zero.
+//! A *slice* is the time from the switch to a thread until the switch away from it. If counters are read at switches, a slice has
+//! their counts. Otherwise everything that follows from counts is absent, not zero.
 
 mod cost;
 #[cfg(test)]
@@ -27,17 +27,17 @@ pub use task::{Part, TaskStatistics};
 pub use text::{COLUMNS, COUNTED};
 pub use timeline::Bar;
 
-/// Version of the form of recorded slices.
+/// Version of the format of recorded slices.
 pub const SCHEMA: &str = "isochrome-slices/2";
-/// The one before, which is read too: without what is known of the watch as a whole.
+/// Previous version, which is read too. It lacks what is known of the watch as a whole.
 pub const SCHEMA_BEFORE: &str = "isochrome-slices/1";
 
-/// Parts into which a watch is divided, at most: about as many as a figure can show.
+/// Most parts into which a watch is divided: about as many as a figure can show.
 const PARTS: u64 = 120;
-/// Time of a part of a watch that has just begun.
+/// Length of a part of a watch that has just begun, in ns.
 const PART_NS_MIN: u64 = 1 << 10;
 
-/// What tasks can be sorted by, the most first.
+/// Quantity by which tasks can be sorted, largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// Time on a CPU.
@@ -45,46 +45,46 @@ pub enum Order {
     Time,
     /// The highest miss ratio of a slice.
     WorstMissRatio,
-    /// Misses.
+    /// Number of misses.
     Misses,
     /// The longest slice.
     Slice,
-    /// The most time on a CPU between two sleeps.
+    /// Longest time on a CPU between two sleeps.
     Job,
-    /// Slices.
+    /// Number of slices.
     Slices,
 }
 
-/// What was watched.
+/// Result of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Watched {
-    /// Tasks by thread.
+    /// Tasks by the number of their thread.
     pub tasks: BTreeMap<i32, TaskStatistics>,
-    /// Tasks that have ended and whose numbers other ones have now.
+    /// Tasks that have ended and whose numbers other tasks have now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<(i32, TaskStatistics)>,
-    /// Tasks that were seen and are left out.
+    /// Number of tasks that were watched and are left out here.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u64,
-    /// When the first slice began.
+    /// Begin of the first slice.
     pub begin: Option<Ns>,
-    /// When the last one ended.
+    /// End of the last slice.
     pub end: Ns,
-    /// Time of the parts into which it is divided, in ns: a power of two.
+    /// Length of the parts into which the watch is divided, in ns: a power of two.
     #[serde(default)]
     pub part_ns: u64,
-    /// Events that the kernel had no room for: where there are any, slices are missing.
+    /// Number of events that the kernel had no room for. If it is not 0, slices are missing.
     pub lost: u64,
-    /// Times that others had the counters of a CPU: slices are missing there too.
+    /// Number of times that others used the counters of a CPU. Then slices are missing too.
     #[serde(default)]
     pub counters_taken: u64,
-    /// The rest that is known of it.
+    /// State of the watch as a whole: its cost, steal time, source and notes.
     #[serde(flatten)]
     pub state: State,
 }
 
 impl Watched {
-    /// Takes note of what was seen next.
+    /// Adds the next entry of the record.
     pub fn note(&mut self, entry: &Entry) {
         let slice = match entry {
             Entry::Slice(slice) => slice,
@@ -112,7 +112,7 @@ impl Watched {
         self.tasks.entry(slice.thread).or_insert_with(|| TaskStatistics::new(slice)).note(slice, self.part_ns);
     }
 
-    /// Puts parts together until there are few enough.
+    /// Merges parts until there are few enough.
     fn divide(&mut self) {
         self.part_ns = self.part_ns.max(PART_NS_MIN);
         let begin = self.begin.unwrap_or(self.end).0;
@@ -126,7 +126,7 @@ impl Watched {
         }
     }
 
-    /// The same with the `rows` tasks that had a CPU longest, and what was seen of the others in sum.
+    /// Returns the same result with the `rows` tasks that had a CPU longest, and only the number and totals of the others.
     pub fn longest(&self, rows: usize) -> Watched {
         let mut shown = self.clone();
         (shown.tasks, shown.former) = (BTreeMap::new(), Vec::new());
@@ -138,23 +138,23 @@ impl Watched {
         shown
     }
 
-    /// For how long it was watched, in ns.
+    /// Returns the length of the watch, in ns.
     pub fn watched_ns(&self) -> u64 {
         self.end.0.saturating_sub(self.begin.unwrap_or(self.end).0)
     }
 
-    /// Whether anything was counted.
+    /// Whether any events were counted.
     pub fn has_counters(&self) -> bool {
         self.all().any(|(_, task)| task.counts.is_some())
     }
 
-    /// All tasks with the numbers of their threads.
+    /// Returns all tasks with the numbers of their threads.
     fn all(&self) -> impl Iterator<Item = (i32, &TaskStatistics)> {
         let former = self.former.iter().map(|(thread, task)| (*thread, task));
         self.tasks.iter().map(|(thread, task)| (*thread, task)).chain(former)
     }
 
-    /// All tasks, in this order.
+    /// Returns all tasks, sorted by `order`.
     pub fn sorted(&self, order: Order) -> Vec<(i32, &TaskStatistics)> {
         let mut tasks: Vec<_> = self.all().collect();
         // What is not known comes last.
@@ -192,8 +192,8 @@ mod tests {
         let apart = |access: Access| Access { address: access.address + (1 << 30), ..access };
         let mut watched = Watched::default();
         let mut before = (0, 0);
-        for turn in 0..20u64 {
-            let first = turn % 2 == 0;
+        for slice_number in 0..20u64 {
+            let first = slice_number % 2 == 0;
             let accesses: Vec<Access> =
                 if first { none.accesses(40).map(apart).collect() } else { half.accesses(40).collect() };
             simulator.run(&accesses);
@@ -208,7 +208,7 @@ mod tests {
             let counts = Some(counted);
             watched.note(&Entry::Slice(Slice {
                 counts,
-                ..slice(thread, 0, turn * 100, turn * 100 + 100, SwitchOut::Preempted)
+                ..slice(thread, 0, slice_number * 100, slice_number * 100 + 100, SwitchOut::Preempted)
             }));
         }
         let [none, half] = [1, 2].map(|thread| watched.tasks[&thread].miss_ratio().unwrap());
@@ -270,8 +270,8 @@ mod tests {
         let mut watched = Watched::default();
         let counts = |misses| Some(Counts { accesses: 1000, misses, ..Counts::default() });
         let mut run = 0;
-        for turn in 0..100_000u64 {
-            let begin = 7_000_000_000_000 + turn * 1_000_000;
+        for slice_number in 0..100_000u64 {
+            let begin = 7_000_000_000_000 + slice_number * 1_000_000;
             let seconds = Slice { counts: counts(250), ..slice(7, 0, begin, begin + 300_000, SwitchOut::Asleep) };
             run += 300_000;
             watched.note(&Entry::Slice(seconds));

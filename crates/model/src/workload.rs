@@ -17,7 +17,7 @@ pub enum Workload {
     Walk {
         /// Size of the area.
         area: Bytes,
-        /// Bytes between accesses.
+        /// Distance between accesses, in bytes.
         stride: Bytes,
         /// Number of times that the area is walked.
         passes: u64,
@@ -55,18 +55,18 @@ pub enum Workload {
         /// Number of outputs.
         jobs: u64,
     },
-    /// The multiplication of 64x64 doubles in 8x8 submatrices, `b` stored by columns. [Liedtke1997, §5.4]
+    /// A multiplication of 64x64 doubles in 8x8 submatrices, with `b` stored by columns. [Liedtke1997, §5.4]
     Matmul,
-    /// The triple loop over square matrices of doubles by rows.
+    /// A triple loop over square matrices of doubles, by rows.
     MatmulNaive {
         /// Rows of a matrix.
         order: u64,
     },
-    /// The triple loop in square blocks.
+    /// A triple loop over square matrices in square blocks.
     MatmulBlocked {
         /// Rows of a matrix, a multiple of `block`.
         order: u64,
-        /// Rows of a block.
+        /// Number of rows of a block.
         block: u64,
     },
     /// An in-place radix-2 Fourier transform of complex doubles with a table of twiddle factors.
@@ -74,7 +74,8 @@ pub enum Workload {
         /// Number of points, a power of two.
         points: u64,
     },
-    /// A fast cosine transform as a Fourier transform of the same size with a reordering pass before and a twiddle pass after.
+    /// A fast cosine transform: a Fourier transform of the same size, with a reordering pass before it and a twiddle pass after
+    /// it.
     Dct {
         /// Number of points, a power of two.
         points: u64,
@@ -155,15 +156,15 @@ impl Workload {
             Workload::MatmulBlocked { order, block } => {
                 let blocks = order.checked_div(block).unwrap_or(0);
                 let matrix = order * order * DOUBLE;
-                let place = move |row: u64, column: u64| (row * order + column) * DOUBLE;
+                let offset = move |row: u64, column: u64| (row * order + column) * DOUBLE;
                 let steps = blocks * blocks * blocks;
                 Box::new((0..steps).flat_map(move |step| {
                     let corner = [step / blocks / blocks, step / blocks % blocks, step % blocks].map(|i| i * block);
                     (0..block * block).flat_map(move |element| {
                         let (row, column) = (corner[0] + element / block, corner[1] + element % block);
                         let products = (corner[2]..corner[2] + block)
-                            .flat_map(move |k| [load(place(row, k)), load(matrix + place(k, column))]);
-                        let sum = 2 * matrix + place(row, column);
+                            .flat_map(move |k| [load(offset(row, k)), load(matrix + offset(k, column))]);
+                        let sum = 2 * matrix + offset(row, column);
                         std::iter::once(load(sum)).chain(products).chain(std::iter::once(store(sum)))
                     })
                 }))

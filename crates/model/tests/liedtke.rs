@@ -1,7 +1,7 @@
-//! [Liedtke1997] on the modeled machines: unpredictability c_max/c_min of filter, transforms and matrix multiplication.
+//! Tests of [Liedtke1997] on modeled machines: the unpredictability c_max/c_min of filter, transforms and matrix multiplication.
 //!
-//! Timing assumptions: those of the described machines, in which events add up and nothing overlaps; on top of the memory
-//! accesses the program computes for a fixed time per access, stated with each workload. A flood writes as many lines of fresh
+//! The timing is that of the described machines, in which events add up and nothing overlaps. In addition to the memory accesses
+//! the program computes for a fixed time per access, which is stated with each workload. A flood writes as many lines of fresh
 //! frames as the second level holds.
 
 use isochrome_model::sim::{Access, Allocation, DescribedMachine, Hierarchy, PageTable};
@@ -15,7 +15,7 @@ enum Condition {
     Alone,
     Unpartitioned,
     Partitioned,
-    /// Pages of the task's colors are used by others too, but only read.
+    /// Others use pages of the task's colors too, but only read them.
     SingleWriter,
 }
 use Condition::{Alone, Partitioned, SingleWriter, Unpartitioned};
@@ -80,7 +80,7 @@ impl Run {
     }
 }
 
-/// c_max/c_min - 1 in percent of jobs of a workload that computes `compute` cycles per access.
+/// Returns c_max/c_min - 1 in percent, for jobs of a workload that computes `compute` cycles per access.
 fn unpredictability(machine: &str, workload: Workload, compute: f64, own_colors: u16, condition: Condition) -> f64 {
     let accesses: Vec<Access> = workload.accesses().collect();
     let job = |condition| {
@@ -97,8 +97,8 @@ fn unpredictability(machine: &str, workload: Workload, compute: f64, own_colors:
     100.0 * (job(condition) / job(Alone) - 1.0)
 }
 
-/// [Liedtke1997, §4.1]: two words and 150 ns per iteration: 13.5 cycles at 90 MHz, 5.75 per access beside the access itself.
-/// The same cycles are assumed on the other machines.
+/// Cycles per access of the filter beside the access itself. [Liedtke1997, §4.1] gives two words and 150 ns per iteration, which
+/// are 13.5 cycles at 90 MHz. The same cycles are assumed on the other machines.
 const FILTER_COMPUTE: f64 = 5.75;
 
 fn filter(machine: &str, order: u64, condition: Condition) -> f64 {
@@ -184,8 +184,8 @@ fn the_transforms_behave_like_the_filter_with_smaller_effects() {
     }
 }
 
-/// c_max/c_min - 1 in percent of the matrix multiplication, flooded after every slice. 4.5 cycles per product of two loads when
-/// nothing misses [Liedtke1997, §5.4]: 1.25 cycles per access beside the access itself.
+/// Returns c_max/c_min - 1 in percent, for the matrix multiplication flooded after every slice. A product of two loads takes 4.5
+/// cycles if nothing misses [Liedtke1997, §5.4]: 1.25 cycles per access beside the access itself.
 fn matmul(machine: &str, slice_cycles: u64, own_colors: u16, condition: Condition) -> f64 {
     const COMPUTE: f64 = 1.25;
     // The first eighth of the multiplication, warm: eight rows of a with all of b.

@@ -1,4 +1,4 @@
-//! Inference replayed on saved and on made-up samples.
+//! Tests of inference on saved and on invented samples.
 
 use isochrome_model::geometry::Geometry;
 use isochrome_model::gf2::color_under;
@@ -6,12 +6,12 @@ use isochrome_model::palette::{Doubt, Group, Method, PageSample, Rule, Samples, 
 use isochrome_model::units::{Bytes, Color, FrameNumber};
 use proptest::prelude::*;
 
-/// A 512 KiB, 8-way cache: 16 colors.
+/// Returns a 512 KiB, 8-way cache with 16 colors.
 fn geometry() -> Geometry {
     Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap()
 }
 
-/// Samples of pages of the given frames and colors: clean tests, one group per color.
+/// Returns samples of pages of the given frames and colors, with clean tests and one group per color.
 fn clean(pages: &[(Option<u64>, u16)], colors: u16) -> Samples {
     let share = |own: bool| if own { 90 } else { 2 };
     let cross = (0..colors).map(|i| (0..colors).map(|j| f32::from(share(i == j)) / 100.0).collect()).collect();
@@ -33,7 +33,7 @@ fn clean(pages: &[(Option<u64>, u16)], colors: u16) -> Samples {
     }
 }
 
-/// `count` pages in random colors, frames hidden.
+/// Returns `count` pages in random colors, with hidden frames.
 fn hidden(count: usize, colors: u16, seed: u64) -> Vec<(Option<u64>, u16)> {
     let mut rng = fastrand::Rng::with_seed(seed);
     (0..count).map(|_| (None, rng.u16(0..colors))).collect()

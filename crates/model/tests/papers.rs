@@ -1,4 +1,4 @@
-//! The papers' machines run again.
+//! Tests that modeled machines reproduce numbers of the papers.
 
 use isochrome_model::geometry::Geometry;
 use isochrome_model::placement::Placement;
@@ -10,7 +10,7 @@ fn level(kib: u64, ways: u32, line: u64) -> Level {
     Level::lru("L", Geometry::of_size(Bytes(kib << 10), ways, Bytes(line)).unwrap())
 }
 
-/// Misses of a loop over `area` bytes in its steady state, per access.
+/// Returns the misses per access of a loop over `area` bytes in its steady state.
 fn steady_miss_ratio(level: &Level, area: Bytes) -> f64 {
     let line = level.geometry.line_bytes;
     let mut hierarchy = Hierarchy::chain(vec![level.clone()], Semantics::default()).unwrap();
@@ -24,7 +24,7 @@ fn steady_miss_ratio(level: &Level, area: Bytes) -> f64 {
     run(10)
 }
 
-/// [Sebek2002, Figure 5]: `(task - cache) / cache x ways`, clipped.
+/// Returns `(task - cache) / cache x ways`, clipped. [Sebek2002, Figure 5]
 fn sebek_figure_5(area: u64, cache: u64, ways: u32) -> f64 {
     ((area as f64 - cache as f64) / cache as f64 * f64::from(ways)).clamp(0.0, 1.0)
 }
@@ -106,7 +106,7 @@ fn the_preemption_delay_grows_to_the_cache_size_and_is_gone_at_one_way_more() {
     assert_eq!(delay(1500), 0);
 }
 
-/// `sum` of [Hanemaaijer1993]: pages that share their place in the cache with another, from the frames of a buffer.
+/// Returns `sum` of [Hanemaaijer1993] for the frames of a buffer: the number of pages that share a cache page with another.
 fn conflict_sum(frames: &[u64], cache_pages: usize) -> u64 {
     let colors = frames.iter().map(|frame| Color((frame % cache_pages as u64) as u16));
     Placement::of_colors(colors, cache_pages as u32).sum(1)
@@ -142,14 +142,15 @@ fn simulated_time_is_linear_in_sum_with_the_miss_penalty_as_slope() {
     }
 }
 
-/// Misses of one pass over a buffer with this histogram (p(1), p(2), p(3)... cache pages hold so many of its pages), once warm.
+/// Returns the misses of one pass over a warm buffer with this histogram: p(1), p(2), p(3)... cache pages hold as many of its
+/// pages.
 fn misses_per_pass(histogram: &[u64]) -> (u64, u64) {
     let mut frames = Vec::new();
-    let mut place = 0;
-    for (count, places) in (1..).zip(histogram) {
-        for _ in 0..*places {
-            frames.extend((0..count).map(|row| row * 64 + place));
-            place += 1;
+    let mut page = 0;
+    for (count, pages) in (1..).zip(histogram) {
+        for _ in 0..*pages {
+            frames.extend((0..count).map(|row| row * 64 + page));
+            page += 1;
         }
     }
     let mut hierarchy = Hierarchy::chain(vec![level(256, 1, 16)], Semantics::default()).unwrap();

@@ -1,4 +1,5 @@
-//! Traces are streamed: however long one is, simulator, curve and reader together hold at most 16 MiB, all threads counted.
+//! Tests that traces are streamed: simulator, curve and reader together hold at most 16 MiB in all threads, for a trace of any
+//! length.
 
 use std::io::Read;
 
@@ -33,7 +34,7 @@ impl Read for Repeated<'_> {
     }
 }
 
-/// Bytes held at most while a trace is read and counted, and its accesses.
+/// Returns the most bytes allocated while a trace is read and counted, and the number of its accesses.
 fn most_bytes(format: Format, input: impl Read + Send) -> (usize, u64) {
     let before = MEMORY.current_usage();
     MEMORY.reset_peak_usage();
@@ -48,7 +49,7 @@ fn most_bytes(format: Format, input: impl Read + Send) -> (usize, u64) {
     (MEMORY.peak_usage() - before, accesses)
 }
 
-/// 10 000 accesses all over 64 MiB.
+/// Returns 10 000 accesses spread over 64 MiB.
 fn stretch() -> Vec<Access> {
     (0..10_000u64).map(|i| i * 0x9e37_79b9 % (64 << 20)).map(Access::read).collect()
 }
@@ -62,7 +63,7 @@ fn holds_no_more_for_a_longer_trace(format: Format, stretch: &[u8]) {
     assert!(long <= 16 << 20, "{format:?}: {long} bytes");
 }
 
-/// One test, because others at the same time would be counted too.
+/// This is the only test of the file, because memory of concurrent tests would be counted too.
 #[test]
 fn traces_are_streamed() {
     let din: String = stretch().iter().map(|access| format!("0 {:x}\n", access.address)).collect();

@@ -1,4 +1,4 @@
-//! Between Python's values and the model's.
+//! Conversions between values of Python and of the model.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -19,12 +19,12 @@ create_exception!(
     "What was given cannot be used; the message names the field and what to do."
 );
 
-/// The one place where errors of the model become Python's.
+/// Converts an error of the model to a Python exception.
 pub fn wrong(error: impl Display) -> PyErr {
     IsochromeError::new_err(error.to_string())
 }
 
-/// A file that cannot be read, under its name.
+/// Reads a file. Errors contain its name.
 pub fn read(path: &PathBuf) -> PyResult<String> {
     std::fs::read_to_string(path).map_err(|error| {
         let kind = error.kind();
@@ -32,13 +32,13 @@ pub fn read(path: &PathBuf) -> PyResult<String> {
     })
 }
 
-/// The model's value as plain Python: dictionaries, lists, numbers.
+/// Converts a value of the model to plain Python: dictionaries, lists and numbers.
 pub fn to_python<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
     let text = serde_json::to_string(value).map_err(wrong)?;
     py.import("json")?.call_method1("loads", (text,))
 }
 
-/// Plain Python as JSON; numpy's arrays and numbers count as lists and numbers.
+/// Converts plain Python to JSON. Arrays and numbers of numpy count as lists and numbers.
 pub fn to_json(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let py = value.py();
     let options = pyo3::types::PyDict::new(py);
@@ -46,12 +46,12 @@ pub fn to_json(value: &Bound<'_, PyAny>) -> PyResult<String> {
     py.import("json")?.call_method("dumps", (value,), Some(&options))?.extract()
 }
 
-/// Plain Python as a value of the model.
+/// Converts plain Python to a value of the model.
 pub fn from_python<T: DeserializeOwned>(value: &Bound<'_, PyAny>) -> PyResult<T> {
     serde_json::from_str(&to_json(value)?).map_err(wrong)
 }
 
-/// Whole numbers, not negative, in rows one after the other: a view where numpy has them so already, else a copy.
+/// Converts `values` to whole numbers, not negative, in consecutive rows: a view if numpy has them in this form, else a copy.
 pub fn whole_numbers<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<PyReadonlyArrayDyn<'py, u64>> {
     let numpy = values.py().import("numpy")?;
     let array = numpy.call_method1("ascontiguousarray", (values,))?;
@@ -70,7 +70,7 @@ pub fn whole_numbers<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<Py
     array.extract::<PyReadonlyArrayDyn<'py, u64>>()
 }
 
-/// The numbers of an array of this shape.
+/// Returns the numbers of an array, which must have this shape.
 pub fn in_shape<'a>(array: &'a PyReadonlyArrayDyn<'_, u64>, shape: &[usize], name: &str) -> PyResult<&'a [u64]> {
     let found = array.as_array().shape().to_vec();
     if found != shape {
@@ -79,7 +79,7 @@ pub fn in_shape<'a>(array: &'a PyReadonlyArrayDyn<'_, u64>, shape: &[usize], nam
     Ok(array.as_slice()?)
 }
 
-/// Works without the interpreter's lock, in a thread of its own, so that Ctrl-C reaches Python meanwhile: then the work is asked to
+/// Runs `work` without the interpreter's lock, in a thread of its own, so that Ctrl-C reaches Python meanwhile. Then the work is asked to
 /// stop.
 pub fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> T + Send) -> PyResult<T> {
     let (stop, mut interrupted) = (AtomicBool::new(false), Ok(()));

@@ -1,4 +1,4 @@
-//! Task sets at random, and plans for many of them.
+//! Random task sets, and plans for many of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -14,16 +14,16 @@ use pyo3::types::PyDict;
 use crate::convert::{from_python, interruptible, to_python, wrong};
 use crate::planning::{Asked, TaskSet, on_one_thread};
 
-/// What task sets are drawn from; set number `index` under a `seed` is the same on every machine.
+/// The distribution from which task sets are drawn. Set number `index` under a `seed` is the same on every machine.
 ///
-/// Fields, all by name and all optional: `tasks`, `utilization`, `utilizations` (`uunifast`, `uunifast-discard`, `dirichlet`,
-/// `capped`), `caps`, `period_ns` (range), `period_step_ns`, `deadline` (range of shares), `classes` (each with `weight`,
-/// `sensitivity` and `knee_partitions`), `profiles_ns`, `task_memory_mib` (range), `task_partitions` (range), `cores`, `partitions`,
-/// `memory_mib`, `refill_ns_per_partition`, `switch_ns`.
+/// Fields, all by name and all optional: `tasks`, `utilization`, `utilizations` (`uunifast`, `uunifast-discard`, `dirichlet`, `capped`),
+/// `caps`, `period_ns` (range), `period_step_ns`, `deadline` (range of shares), `classes` (each with `weight`, `sensitivity` and
+/// `knee_partitions`), `profiles_ns`, `task_memory_mib` (range), `task_partitions` (range), `cores`, `partitions`, `memory_mib`,
+/// `refill_ns_per_partition`, `switch_ns`.
 #[pyclass(frozen, module = "isochrome")]
 pub struct Generator(generate::Generator);
 
-/// Sets that could be made, and why the others could not.
+/// Sets that could be made, and for each other set the reason why it could not.
 type Drawn<T> = (Vec<(u64, T)>, Vec<(u64, String)>);
 
 fn drawn<T, E: ToString>(first: u64, count: u64, make: impl Fn(u64) -> Result<T, E>) -> Drawn<T> {
@@ -48,18 +48,18 @@ impl Generator {
         Ok(Generator(generator))
     }
 
-    /// All fields.
+    /// Returns all fields as a dictionary.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &self.0)
     }
 
-    /// Set number `index`.
+    /// Returns set number `index`.
     #[pyo3(signature = (*, seed, index))]
     fn task_set(&self, seed: u64, index: u64) -> PyResult<TaskSet> {
         Ok(TaskSet::new_unwarned(self.0.task_set(seed, index).map_err(wrong)?))
     }
 
-    /// Utilizations of `count` sets from number `first` on, sets x tasks.
+    /// Returns the utilizations of `count` sets from number `first` on, as an array of sets x tasks.
     #[pyo3(signature = (*, seed, count, first = 0))]
     fn utilizations<'py>(
         &self,
@@ -76,9 +76,9 @@ impl Generator {
         PyArray2::from_vec2(py, &drawn.map_err(wrong)?).map_err(wrong)
     }
 
-    /// `count` sets on one core each, from number `first` on: a dictionary of arrays, sets x tasks, highest priority first, with the
-    /// names that `response_times_batch` takes (`wcet_ns`, `period_ns`, `deadline_ns`, `partitions`); the numbers of the sets
-    /// (`index`); and pairs of the number of a set that could not be made and why (`failed`). Up to 64 partitions.
+    /// Returns `count` sets on one core each, from number `first` on, as a dictionary of arrays of sets x tasks, highest priority first. It
+    /// has the names that `response_times_batch` takes (`wcet_ns`, `period_ns`, `deadline_ns`, `partitions`), the numbers of the sets
+    /// (`index`), and the numbers of the sets that could not be made, each with the reason (`failed`). At most 64 partitions are supported.
     #[pyo3(signature = (*, seed, count, first = 0))]
     fn batch<'py>(&self, py: Python<'py>, seed: u64, count: u64, first: u64) -> PyResult<Bound<'py, PyDict>> {
         if self.0.partitions > 64 {
@@ -105,9 +105,9 @@ impl Generator {
     }
 }
 
-/// Plans `count` sets of a generator from number `first` on: `(index, schedulable, partitions_used, utilization, failed)`.
+/// Plans `count` sets of a generator from number `first` on, and returns `(index, schedulable, partitions_used, utilization, failed)`.
 ///
-/// Each on one thread, so that with `looks_limit` the same search stops at the same place everywhere.
+/// Each set is planned on one thread, so that with `looks_limit` the same search stops at the same point on every machine.
 #[pyfunction]
 #[pyo3(signature = (generator, *, seed, count, method, first = 0, objective = "partitions", analysis = "kim2013", looks_limit = None))]
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
@@ -146,7 +146,8 @@ pub fn plan_batch<'py>(
     ))
 }
 
-/// p-values of tests whether vectors are uniform over those with their sum and below `caps`; small ones say no.
+/// Returns p-values of tests of whether vectors are uniform over those with their sum and below `caps`. Small p-values show that they are
+/// not.
 #[pyfunction]
 #[pyo3(signature = (vectors, *, total, caps))]
 pub fn uniformity(py: Python<'_>, vectors: Vec<Vec<f64>>, total: f64, caps: Vec<f64>) -> PyResult<Vec<f64>> {
@@ -155,7 +156,7 @@ pub fn uniformity(py: Python<'_>, vectors: Vec<Vec<f64>>, total: f64, caps: Vec<
     found.ok_or_else(|| wrong(format!("vectors: need from 2 to {most} numbers each, as many as there are caps")))
 }
 
-/// 95 % interval of a probability after `successes` of `n` trials. [Wilson1927]
+/// Returns the 95 % interval of a probability after `successes` of `n` trials. [Wilson1927]
 #[pyfunction]
 pub fn proportion_interval(successes: u64, n: u64) -> (f64, f64) {
     stats::proportion_interval(successes, n)

@@ -1,7 +1,7 @@
-//! The Python module `isochrome._isochrome`: the model with numpy in and out.
+//! The Python module `isochrome._isochrome`: the model with numpy arrays as input and output.
 //!
-//! Conversions only. Arrays and dictionaries become what `isochrome-model` takes, its answers become arrays and dictionaries, and
-//! whatever takes long runs without the interpreter's lock. Dictionaries are those of the files: both go through the same readers.
+//! This crate only converts. Arrays and dictionaries become arguments of `isochrome-model`, and its results become arrays and dictionaries.
+//! Long work runs without the interpreter's lock. Dictionaries have the form of the files, and both go through the same readers.
 
 mod convert;
 mod generator;

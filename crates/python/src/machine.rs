@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::convert::{in_shape, read, to_json, to_python, whole_numbers, wrong};
 
-/// A machine: one described from data sheets and papers, or one that `isochrome probe` measured.
+/// A machine: described by data sheets and papers, or measured by `isochrome probe`.
 #[pyclass(frozen, module = "isochrome")]
 pub struct Machine(Known);
 
@@ -28,7 +28,7 @@ struct Schema {
 
 #[pymethods]
 impl Machine {
-    /// A machine that comes with isochrome, by the name of its folder.
+    /// Returns a built-in machine, by the name of its folder.
     #[staticmethod]
     fn named(name: &str) -> PyResult<Machine> {
         let known = || DescribedMachine::names().collect::<Vec<_>>().join(", ");
@@ -37,13 +37,13 @@ impl Machine {
         Ok(Machine(Known::Described(Box::new(machine))))
     }
 
-    /// Names of the machines that come with isochrome.
+    /// Returns the names of the built-in machines.
     #[staticmethod]
     fn names() -> Vec<&'static str> {
         DescribedMachine::names().collect()
     }
 
-    /// A machine from JSON text: a description, or what `isochrome probe --json` says.
+    /// Parses a machine from JSON text: a description, or the output of `isochrome probe --json`.
     #[staticmethod]
     fn from_json(text: &str) -> PyResult<Machine> {
         let Schema { schema } = serde_json::from_str(text).map_err(wrong)?;
@@ -55,13 +55,13 @@ impl Machine {
         Ok(Machine(known))
     }
 
-    /// A machine from such a file.
+    /// Reads a machine from a file with such a text.
     #[staticmethod]
     fn from_file(path: PathBuf) -> PyResult<Machine> {
         Self::from_json(&read(&path)?).map_err(|error| wrong(format!("{}: {error}", path.display())))
     }
 
-    /// Its full name.
+    /// Full name of the machine.
     #[getter]
     fn name(&self) -> &str {
         match &self.0 {
@@ -79,7 +79,7 @@ impl Machine {
         }
     }
 
-    /// Page colors of each level that holds data, innermost first.
+    /// Number of page colors of each level that holds data, innermost first.
     fn colors(&self) -> Vec<(String, u32)> {
         match &self.0 {
             Known::Described(machine) => machine.colors(),
@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// SHA-256 over what does not change while the machine stays the same; `None` for one that is described.
+    /// SHA-256 of what does not change while the machine stays the same; `None` for a described machine.
     #[getter]
     fn fingerprint(&self) -> Option<String> {
         match &self.0 {
@@ -99,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// All of it, as in its file.
+    /// Returns everything that its file contains, as a dictionary.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match &self.0 {
             Known::Described(machine) => to_python(py, machine),
@@ -113,7 +113,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// The description, for simulating.
+    /// Returns the description, for simulations.
     pub fn described(&self) -> PyResult<&DescribedMachine> {
         match &self.0 {
             Known::Described(machine) => Ok(machine),
@@ -125,7 +125,7 @@ impl Machine {
     }
 }
 
-/// Which frames have which color.
+/// A palette, which maps frames to colors.
 #[pyclass(frozen, module = "isochrome")]
 pub struct Palette {
     palette: palette::Palette,
@@ -134,7 +134,7 @@ pub struct Palette {
 
 #[pymethods]
 impl Palette {
-    /// What samples of `isochrome palette --samples FILE` say: a dictionary, or the file.
+    /// Infers a palette from samples of `isochrome palette --samples FILE`, given as a dictionary or as the file.
     #[staticmethod]
     fn infer(samples: &Bound<'_, PyAny>) -> PyResult<Palette> {
         let text = match samples.extract::<PathBuf>() {
@@ -150,7 +150,7 @@ impl Palette {
         Ok(Palette { palette: inference.palette.clone(), inference: Some(inference) })
     }
 
-    /// A palette that `isochrome palette -o FILE` wrote.
+    /// Reads a palette that `isochrome palette -o FILE` has written.
     #[staticmethod]
     fn from_file(path: PathBuf) -> PyResult<Palette> {
         let palette: palette::Palette = serde_json::from_str(&read(&path)?).map_err(wrong)?;
@@ -172,18 +172,18 @@ impl Palette {
         self.palette.level
     }
 
-    /// What speaks against it, in words; empty where nothing does or where it was not inferred here.
+    /// Reasons to doubt the palette, in words; empty if nothing speaks against it or it was not inferred here.
     #[getter]
     fn doubts(&self) -> Vec<String> {
         self.inference.iter().flat_map(|inference| &inference.doubts).map(ToString::to_string).collect()
     }
 
-    /// All that was inferred, or `None`.
+    /// Everything that was inferred; `None` if the palette was not inferred here.
     fn inference<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.inference.as_ref().map(|inference| to_python(py, inference)).transpose()
     }
 
-    /// Color of each frame number; -1 where the palette does not know it.
+    /// Returns the color of each frame number; -1 if the palette does not know it.
     fn color_of<'py>(&self, py: Python<'py>, frames: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<i32>>> {
         let frames = whole_numbers(frames, "frames")?;
         let frames = in_shape(&frames, &[frames.as_array().len()], "frames")?;
@@ -200,7 +200,7 @@ fn samples_inferred(samples: Samples) -> Inference {
     palette::infer(&samples)
 }
 
-/// Evidence from JSON text of any version, checked, as plain Python.
+/// Parses evidence from JSON text of any version, checks it, and returns it as plain Python.
 #[pyfunction]
 pub fn evidence<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     to_python(py, &isochrome_model::evidence::Evidence::read(text).map_err(wrong)?)

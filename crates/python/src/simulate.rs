@@ -12,10 +12,10 @@ use serde::Serialize;
 use crate::convert::{in_shape, to_python, whole_numbers, wrong};
 use crate::machine::Machine;
 
-/// Accesses converted at a time: they stay in the cache.
+/// Number of accesses that are converted at a time, few enough to stay in the cache.
 const BATCH: usize = 4096;
 
-/// Caches in a row, exact, driven by arrays of addresses.
+/// An exact simulator of a chain of caches, driven by arrays of addresses.
 #[pyclass(frozen, module = "isochrome")]
 pub struct CacheSim(Mutex<Simulator>);
 
@@ -27,15 +27,15 @@ struct Counts {
 
 #[pymethods]
 impl CacheSim {
-    /// The caches of one CPU of `machine`.
+    /// Makes the caches of one CPU of `machine`.
     #[new]
     fn new(machine: PyRef<'_, Machine>) -> PyResult<CacheSim> {
         Ok(CacheSim(Mutex::new(Simulator::machine(machine.described()?).map_err(wrong)?)))
     }
 
-    /// Levels in short form, innermost first, such as `["32K:8:64:lru:wb:wa", "512K:8:64:lru:wb:wa"]`.
+    /// Makes a chain of levels in the short form, innermost first, such as `["32K:8:64:lru:wb:wa", "512K:8:64:lru:wb:wa"]`.
     ///
-    /// `pycachesim`: count as pycachesim does where simulators differ.
+    /// `pycachesim`: counts as pycachesim does where simulators differ.
     #[staticmethod]
     #[pyo3(signature = (levels, *, pycachesim = false))]
     fn of_levels(levels: Vec<String>, pycachesim: bool) -> PyResult<CacheSim> {
@@ -46,7 +46,8 @@ impl CacheSim {
         Ok(CacheSim(Mutex::new(Simulator::chain(levels, semantics).map_err(wrong)?)))
     }
 
-    /// Runs accesses. `addresses`: whole numbers; `writes`: one bool for each, all loads without; `access_bytes`: of each access.
+    /// Runs accesses. `addresses`: whole numbers. `writes`: one bool for each; without it all accesses are loads. `access_bytes`: the size
+    /// of each access.
     #[pyo3(signature = (addresses, *, writes = None, access_bytes = 1))]
     fn run(
         &self,
@@ -58,7 +59,7 @@ impl CacheSim {
         each_batch(py, addresses, writes, access_bytes, |batch| self.simulator().run(batch))
     }
 
-    /// Events so far: `levels`, innermost first, each with its `name`, and `memory`.
+    /// Returns the events so far: `levels`, innermost first, each with its `name`, and `memory`.
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (levels, memory) = py.detach(|| self.simulator().counts());
         to_python(py, &Counts { levels, memory })
@@ -113,10 +114,10 @@ fn each_batch(
     Ok(())
 }
 
-/// Misses of a program against its share of a level under LRU: `(misses_by_ways, misses_by_colors)`.
+/// Counts the misses of a program for each share of a level under LRU, and returns `(misses_by_ways, misses_by_colors)`.
 ///
-/// `cache_bytes`, `ways`, `line_bytes`: the level; `page_bytes`: of its colors. `misses_by_ways[n]` is with n ways,
-/// `misses_by_colors` a pair of arrays: numbers of colors, and misses with so many.
+/// `cache_bytes`, `ways`, `line_bytes`: the level. `page_bytes`: the page size of its colors. `misses_by_ways[n]` has the misses with n
+/// ways. `misses_by_colors` is a pair of arrays: numbers of colors, and the misses with each number.
 #[pyfunction]
 #[pyo3(signature = (addresses, *, cache_bytes, ways, line_bytes = 64, page_bytes = 4096, access_bytes = 1))]
 #[allow(clippy::type_complexity, clippy::too_many_arguments)]

@@ -16,9 +16,9 @@ const GAP: f64 = 14.0;
 enum Band {
     /// The co-runner may replace and dirty any line.
     Flooded,
-    /// Only the task's lines.
+    /// Only the task's lines may be here.
     Task,
-    /// The task's lines, and clean lines of others.
+    /// The task's lines, and clean lines of others, may be here.
     TaskAndReaders,
 }
 

@@ -63,8 +63,8 @@ pub fn draw(figure: &Figure) -> (Markup, f64) {
 fn svg(chart: &Chart) -> Markup {
     let right = if chart.lines.iter().any(|line| !line.name.is_empty()) { WIDTH - NAMES } else { WIDTH - 12.0 };
     let floor = HEIGHT - BOTTOM;
-    let x = |value: f64| chart.x.place(value).map(|place| LEFT + place * (right - LEFT));
-    let y = |value: f64| chart.y.place(value).map(|place| floor - place * (floor - TOP));
+    let x = |value: f64| chart.x.position(value).map(|share| LEFT + share * (right - LEFT));
+    let y = |value: f64| chart.y.position(value).map(|share| floor - share * (floor - TOP));
     let point = |(px, py): (f64, f64)| Some((x(px)?, y(py)?));
     html! {
         svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" {
@@ -114,21 +114,21 @@ fn svg(chart: &Chart) -> Markup {
 
 /// Returns the ticks of the x axis whose texts do not overlap: the last one, and from the left every one that fits.
 fn readable_ticks(axis: &Axis, x: impl Fn(f64) -> Option<f64>) -> Vec<(f64, &str)> {
-    let placed = axis.ticks.iter().filter_map(|(value, text)| Some((x(*value)?, text.as_str())));
-    let mut placed: Vec<_> = placed.collect();
-    placed.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let Some(last) = placed.pop() else { return placed };
+    let shown = axis.ticks.iter().filter_map(|(value, text)| Some((x(*value)?, text.as_str())));
+    let mut shown: Vec<_> = shown.collect();
+    shown.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let Some(last) = shown.pop() else { return shown };
     let half = |text| text_width(text) / 2.0;
     let mut free_from = f64::NEG_INFINITY;
-    placed.retain(|&(px, text)| {
+    shown.retain(|&(px, text)| {
         let fits = px - half(text) >= free_from && px + half(text) + 6.0 <= last.0 - half(last.1);
         if fits {
             free_from = px + half(text) + 6.0;
         }
         fits
     });
-    placed.push(last);
-    placed
+    shown.push(last);
+    shown
 }
 
 /// Returns the names of the lines with the heights to write them at: beside the end of the line, pushed apart if they would overlap.
@@ -164,14 +164,14 @@ fn bars(drawn: &Bars) -> Markup {
     const NUMBERS: f64 = 64.0;
     let most =
         bars.iter().map(|bar| bar.parts.iter().map(|part| part.max(0.0)).sum()).fold(f64::MIN_POSITIVE, f64::max);
-    let place = |part: f64| part.max(0.0) / most * (WIDTH - BAR_NAMES - NUMBERS);
+    let length = |part: f64| part.max(0.0) / most * (WIDTH - BAR_NAMES - NUMBERS);
     let height = bars_height(bars.len());
     html! {
         svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(height))) role="img" {
             title { (title) }
             @for (i, bar) in bars.iter().enumerate() {
                 @let y = i as f64 * BAR_LINE;
-                @let [first, second] = bar.parts.map(place);
+                @let [first, second] = bar.parts.map(length);
                 text x="0" y=(at(y + 12.0)) { (bar.name) }
                 g.alone { rect.solid x=(at(BAR_NAMES)) y=(at(y + 3.0)) width=(at(first)) height="11" {} }
                 g class=(class(bar.hue)) { rect.solid x=(at(BAR_NAMES + first)) y=(at(y + 3.0)) width=(at(second)) height="11" {} }

@@ -1,4 +1,4 @@
-//! Evidence made readable: one self-contained HTML file, or text for the terminal.
+//! Reports on evidence: one self-contained HTML file, or text for the terminal.
 //!
 //! Both are pure functions of the [`Evidence`] and show its sections, whatever they are about. The HTML needs neither scripts nor
 //! anything outside itself; figures are inline SVG that takes its colors from the style sheet, so the same file serves light, dark, a

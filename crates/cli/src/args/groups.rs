@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A CPU, and what is measured on it.
+/// The CPU, the cache level and the method of a measurement.
 #[derive(Clone, Debug, Args)]
 pub struct Place {
     /// CPU to measure on [default: the last one allowed]
@@ -11,10 +11,10 @@ pub struct Place {
     /// Cache level to color [default: the outermost private one with more than one color]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
-    /// How colors are found
+    /// Method of finding colors
     #[arg(long, value_enum, default_value_t = By::Auto)]
     pub by: By,
-    /// Limit of the memory used [default: 1G; to save a palette, three quarters of what is free]
+    /// Use at most this much memory [default: 1G; with `palette --save` three quarters of the free memory]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
     /// Seed of every random choice [default: a fresh one, which is printed]
@@ -23,65 +23,66 @@ pub struct Place {
 }
 
 impl Place {
-    /// The defaults, on this CPU and level.
+    /// Returns the defaults for this CPU and level.
     pub fn at(cpu: Option<u32>, level: Option<u8>) -> Place {
         Place { cpu, level, by: By::Auto, memory: None, seed: None }
     }
 
-    /// Limit of the memory used.
+    /// Returns the limit of the memory used.
     pub fn memory(&self) -> Bytes {
         self.memory.unwrap_or(Bytes(1 << 30))
     }
 }
 
-/// How colors are found.
+/// Method of finding colors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum By {
-    /// The first that works: bits, counters, timing
+    /// The first method that works, of bits, counters and timing
     Auto,
     /// Frame-number bits, verified by eviction tests
     Bits,
-    /// The time of walks over pages; needs no privilege
+    /// Time of walks over pages; needs no privilege
     Timing,
-    /// Hardware counters of misses
+    /// Hardware counters of cache misses
     Counters,
 }
 
-/// Where a result goes.
+/// Destination of a result.
 #[derive(Debug, Args)]
 pub struct Output {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Write the result here, as JSON
+    /// Write the result to this file, as JSON
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// Where an experiment leaves its results.
+/// Destinations of the results of an experiment.
 #[derive(Debug, Args)]
 pub struct Results {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Write the evidence here, for `isochrome report`
+    /// Write the evidence to this file, for `isochrome report`
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write every sample here, as CSV
+    /// Write every sample to this file, as CSV
     #[arg(long, value_name = "FILE")]
     pub raw: Option<PathBuf>,
 }
 
-/// How frames of chosen colors are found.
+/// Sources of the colors of frames, and limits for finding frames.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Frames {
-    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`, and what is measured]
+    /// Palette with the colors of frames, as `isochrome palette -o` writes it [default: the palette of `isochrome palette --save`, and
+    /// measurements]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
-    /// Believe the palette without eviction tests: for emulators without caches, and for palettes by formula
+    /// Trust the palette without eviction tests, for emulators without caches and for palettes by formula
     #[arg(long)]
     pub trust_palette: bool,
-    /// Limit of the memory touched to find frames of the colors [default: half of what is available]
+    /// Touch at most this much memory to find frames of the colors [default: half of the available memory]
     #[arg(long, value_name = "SIZE", visible_alias = "max-memory")]
     pub memory: Option<Bytes>,
     /// Seed of every random choice [default: a fresh one]
@@ -90,45 +91,45 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The colors in `list` of `level`.
+    /// Returns the choice of the colors in `list`, at cache level `level`.
     pub fn colors(&self, list: &str, level: Option<u8>) -> ChosenColors {
         ChosenColors { colors: Some(list.to_owned()), level, frames: self.clone(), ..ChosenColors::default() }
     }
 }
 
-/// Colors for a program, and where they come from.
+/// Colors for a program, and how its pages get there.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ChosenColors {
-    /// Colors, such as 0-3, all, or auto:4 for any four that are free
+    /// Colors for the program, such as 0-3, all, or auto:4 for any four free colors
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,
-    /// Nobody else may have these colors where the CPUs share the cache; this is the default
+    /// Let no other program have these colors in the same cache; this is the default
     #[arg(long, conflicts_with = "group")]
     pub exclusive: bool,
-    /// Share the colors with all that name the same group
+    /// Share the colors with all programs of the same group
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Deal the pages evenly over the colors, all of them unless --colors says which: a placement without conflicts
+    /// Spread the pages evenly over the colors, which avoids conflicts; over all colors unless --colors is given
     #[arg(long)]
     pub spread: bool,
-    /// Where frames come from.
+    /// Sources of the colors of frames.
     #[command(flatten)]
     pub frames: Frames,
     /// Cache level [default: the outermost private one with more than one color]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
-    /// Longest that a program stands still at a time while pages are moved [default: 15ms]
+    /// Stop the program for at most this long at a time while pages are moved [default: 15ms]
     #[arg(long, value_name = "TIME")]
     pub max_pause: Option<Ns>,
-    /// Also where pinned memory or asynchronous I/O cannot be told from memory that may be moved
+    /// Move pages even if they cannot be told from pinned memory or memory of asynchronous I/O
     #[arg(long)]
     pub force: bool,
 }
 
-/// A modeled machine in place of this one.
+/// A modeled machine to use instead of this one.
 #[derive(Debug, Args)]
 pub struct Modeled {
-    /// Play it on this machine that comes with isochrome, or that a file describes, instead of here
+    /// Simulate on this machine instead of measuring here: a built-in machine, or a file that describes one
     #[arg(long, value_name = "MACHINE", requires = "mhz")]
     pub machine: Option<String>,
     /// Clock rate of the modeled machine
@@ -136,24 +137,24 @@ pub struct Modeled {
     pub mhz: Option<u32>,
 }
 
-/// Where accesses come from.
+/// Source of the accesses to simulate.
 #[derive(Debug, Args)]
 pub struct Program {
-    /// A trace; `-` for standard input
+    /// Read the accesses from this trace; `-` for standard input
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     pub trace: Option<PathBuf>,
-    /// Form of the trace: din, lackey, u64 or iso
+    /// Format of the trace: din, lackey, u64 or iso
     #[arg(long, value_name = "FORM", default_value = "din")]
     pub format: isochrome_model::trace::Format,
-    /// Leave instruction fetches out
+    /// Leave out instruction fetches
     #[arg(long)]
     pub data_only: bool,
-    /// A built-in workload, such as matmul, filter:order=256 or walk:area=1M,stride=64,passes=10
+    /// Run a built-in workload, such as matmul, filter:order=256 or walk:area=1M,stride=64,passes=10
     #[arg(long, value_name = "SPEC")]
     pub workload: Option<isochrome_model::workload::Workload>,
 }
 
-/// A parser of the values of `T` that have a name in `values`, each with what it means. Names are those of its serde form.
+/// Returns a parser of those values of `T` that `values` names, each with its meaning. The names are those of the serde form of `T`.
 pub fn one_of<T>(values: &[(&'static str, &'static str)]) -> impl TypedValueParser<Value = T> + use<T>
 where
     T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
@@ -162,7 +163,7 @@ where
     PossibleValuesParser::new(values).try_map(|name| serde_json::from_value(name.into()))
 }
 
-/// A parser of what a task touches.
+/// Returns a parser of what a task touches: data or code.
 pub fn touches() -> impl TypedValueParser<Value = Touches> {
-    one_of(&[("data", "Words of memory"), ("code", "Machine code, made for it: a jump per line")])
+    one_of(&[("data", "Words of memory"), ("code", "Generated machine code, with one jump per line")])
 }

@@ -5,52 +5,52 @@ use super::*;
 /// Options of `watch`.
 #[derive(Debug, Args)]
 pub struct WatchOptions {
-    /// Processes, all their threads, and what they start [default: everything]
+    /// Processes to watch, with all their threads and all that they start [default: all processes]
     #[arg(value_name = "PID")]
     pub pids: Vec<u32>,
-    /// Program to start and watch, with its arguments; it is ended with the watch
+    /// Program to start and watch, with its arguments; it is killed at the end of the watch
     #[arg(value_name = "CMD", last = true)]
     pub program: Vec<String>,
     /// CPUs to watch [default: all]
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<String>,
-    /// Cache level whose misses are counted, where the machine counts them
+    /// Cache level whose misses are counted, if the machine can count them
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub level: u8,
-    /// Have a task of the highest priority on every CPU read the counters at this rate, to compare, instead of the kernel at every switch
+    /// Read the counters at this rate by a task of the highest priority on every CPU, instead of at every switch by the kernel
     #[arg(long, value_name = "RATE", value_parser = crate::watch::period, conflicts_with = "replay")]
     pub poll: Option<Ns>,
-    /// For how long [default: until Ctrl-C, or the program ends]
+    /// Length of the watch [default: until Ctrl-C or the end of the program]
     #[arg(long, value_name = "TIME")]
     pub duration: Option<Ns>,
-    /// Time between two looks at what the kernel has recorded
+    /// Time between two reads of the kernel's records
     #[arg(long, value_name = "TIME", default_value = "50ms")]
     pub every: Ns,
     /// Time between two updates of the screen and of the metrics
     #[arg(long, value_name = "TIME", default_value = "500ms")]
     pub interval: Ns,
-    /// Tasks shown
+    /// Number of tasks to show
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub rows: usize,
-    /// Write every slice here, as CSV
+    /// Write every slice to this file, as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Record every slice here, to be replayed
+    /// Record every slice to this file, for --replay
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Conclude from recorded slices instead of watching
+    /// Evaluate recorded slices instead of watching
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pids", "program", "cpu", "duration", "prometheus", "record"])]
     pub replay: Option<PathBuf>,
-    /// Serve metrics for Prometheus here: an address, or a port of this machine alone
+    /// Serve metrics for Prometheus at this address, or at this port of the loopback device
     #[arg(long, value_name = "ADDR", value_parser = crate::watch::address)]
     pub prometheus: Option<std::net::SocketAddr>,
     /// Print JSON at the end
     #[arg(long)]
     pub json: bool,
-    /// Write the evidence here, for `isochrome report`: the tasks shown and a timeline of each
+    /// Write the evidence to this file, for `isochrome report`: the tasks shown, each with its timeline
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Draw the timelines of the tasks shown here
+    /// Draw the timelines of the tasks shown to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -58,46 +58,46 @@ pub struct WatchOptions {
 /// Options of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileOptions {
-    /// Task set (docs/tasksets.md)
+    /// Task set; docs/tasksets.md describes the format
     #[arg(value_name = "FILE")]
     pub tasks: PathBuf,
-    /// Write the profile here, after every profiling run; one that is there goes on
+    /// Write the profile to this file after every profiling run; a profile in the file is continued
     #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
     pub output: PathBuf,
     /// Start from scratch even if the output file holds results
     #[arg(long)]
     pub again: bool,
-    /// Run so many jobs of each point that, with 95 % confidence, a further one exceeds the longest with at most this probability
+    /// Run enough jobs of each point that, with 95 % confidence, a further job exceeds the longest with at most this probability
     #[arg(long, value_name = "P", default_value_t = 1e-3)]
     pub exceed: f64,
-    /// Jobs of one profiling run, of one task on some partitions
+    /// Number of jobs in a profiling run, which measures one task with one number of partitions
     #[arg(long, alias = "visit", value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub jobs_per_run: u64,
-    /// Add this to the longest time seen, in percent of it
+    /// Add this margin to the longest time observed, in percent of that time
     #[arg(long, value_name = "PERCENT", default_value_t = 20.0)]
     pub margin: f64,
-    /// Measure nothing between two points whose typical times differ by no more than this, in percent
+    /// Measure no point between two whose typical times differ by at most this, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     pub flat: f64,
-    /// Partitions to measure [default: all colors of the level]
+    /// Number of partitions [default: all colors of the level]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub partitions: Option<u32>,
-    /// Take the refill time from this machine file, as `isochrome probe -o` writes it [default: measure it]
+    /// Take the refill time from this file, as `isochrome probe -o` writes it [default: measure it]
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// Where frames of the colors come from.
+    /// Sources of the colors of frames.
     #[command(flatten)]
     pub frames: Frames,
-    /// Run nothing: take the times from traces on a modeled machine, a name or a file as for `simulate`
+    /// Simulate traces on this machine instead of running programs: a name or a file as for `simulate`
     #[arg(long, value_name = "MACHINE", requires_all = ["trace", "mhz"])]
     pub from_trace: Option<String>,
-    /// A task's trace of one job in the iso form (`isochrome trace`), or TASK=workload:SPEC; repeatable
+    /// Trace of one job of a task in the iso format (see `isochrome trace`), or TASK=workload:SPEC; repeatable
     #[arg(long, value_name = "TASK=FILE", requires = "from_trace")]
     pub trace: Vec<String>,
     /// Clock rate of the modeled machine
     #[arg(long, value_name = "MHZ", requires = "from_trace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub mhz: Option<u32>,
-    /// Draw execution times against partitions into this file
+    /// Draw the execution times against the number of partitions to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Print JSON
@@ -108,37 +108,37 @@ pub struct ProfileOptions {
 /// Options of `demo`.
 #[derive(Debug, Args)]
 pub struct DemoOptions {
-    /// Something else.
+    /// The other demonstration, if it was requested.
     #[command(subcommand)]
     pub of: Option<DemoOf>,
-    /// Where to measure.
+    /// The CPU, the cache level and the method.
     #[command(flatten)]
     pub place: Place,
-    /// Folder of the report
+    /// Folder for the report
     #[arg(short, long, value_name = "DIR", default_value = "report")]
     pub output: PathBuf,
-    /// Fewer sizes and blocks: a look in seconds, not a measurement
+    /// Run fewer sizes and blocks, for an impression within seconds instead of a measurement
     #[arg(long)]
     pub quick: bool,
 }
 
-/// What else there is to show.
+/// Other demonstrations.
 #[derive(Debug, Subcommand)]
 pub enum DemoOf {
-    /// Four programs of a robot: profile, plan, run, report
+    /// Profile, plan, run and report four programs of a robot
     Taskset(DemoTasksetOptions),
 }
 
 /// Options of `demo taskset`.
 #[derive(Debug, Args)]
 pub struct DemoTasksetOptions {
-    /// Folder for everything
+    /// Folder for all files
     #[arg(short, long, value_name = "DIR", default_value = "robot-demo")]
     pub output: PathBuf,
-    /// How long they run, partitioned and without partitions each
+    /// Length of the run with partitions, and of the run without
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub duration: Ns,
-    /// Add this to the longest time seen, in percent of it
+    /// Add this margin to the longest time observed, in percent of that time
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     pub margin: f64,
     /// Seed of every random choice [default: a fresh one, which is printed]

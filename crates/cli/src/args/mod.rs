@@ -1,4 +1,4 @@
-//! Arguments: the one definition behind parser, help, manual pages and completions. Parsing touches nothing.
+//! Arguments: the one definition behind parser, help, manual pages and completions. Parsing has no side effects.
 
 mod groups;
 mod lab;
@@ -28,7 +28,7 @@ pub use model::*;
 pub use place::*;
 pub use plan::*;
 
-/// The visible verbs as help shows them, by what they are for.
+/// The visible verbs as help shows them, grouped by purpose.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Place", &["exec", "recolor", "map", "ps"]),
     ("Measure", &["doctor", "probe", "palette", "watch"]),
@@ -38,11 +38,11 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Other", &["demo", "report", "generate"]),
 ];
 
-/// Former verbs, and the verbs that they belong to now. The old command lines keep working.
+/// Former verbs, each with the verb that it belongs to now. The old command lines keep working.
 const MOVED: [(&str, &str); 4] =
     [("flood", "lab"), ("workload", "lab"), ("man", "generate"), ("completions", "generate")];
 
-/// The help of the whole command. clap has no groups of verbs, so that their list is part of the template.
+/// Returns the template for the help of the whole command. clap has no groups of verbs, so their list is part of the template.
 fn help_template() -> String {
     let verbs = Verb::augment_subcommands(clap::Command::new(""));
     let (header, literal) = (verbs.get_styles().get_header(), verbs.get_styles().get_literal());
@@ -68,21 +68,21 @@ fn help_template() -> String {
     version,
     propagate_version = true,
     help_template = help_template(),
-    after_help = "Exit codes: 0 done and holds, 1 could not run, 2 a bound or threshold was violated, 3 inconclusive.\n\
-                  Start with `isochrome doctor`, or with everything at once: `isochrome demo`."
+    after_help = "Exit codes: 0 success and all requirements met, 1 error, 2 a bound or threshold was violated, 3 inconclusive.\n\
+                  Start with `isochrome doctor`, or see everything at once with `isochrome demo`."
 )]
 pub struct Arguments {
-    /// What to do.
+    /// The verb to carry out.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
 impl Arguments {
-    /// Parses a command line. As with `env` or `nice` no `--` is needed before a program, also where processes may be named instead: what
-    /// is not a number begins a program.
+    /// Parses a command line. As with `env` or `nice`, a program needs no `--` before it. Where a verb takes processes or a program, the
+    /// first word that is not a number begins the program.
     pub fn of(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
         let mut words: Vec<OsString> = words.into_iter().collect();
-        // `isochrome help flood` names a verb, too.
+        // The verb follows `help` in `isochrome help flood`.
         let first = 1 + words.iter().skip(1).take_while(|word| *word == "help").count();
         if let Some((_, parent)) = MOVED.iter().find(|(moved, _)| words.get(first).is_some_and(|word| word == moved)) {
             words.insert(first, parent.into());
@@ -90,7 +90,7 @@ impl Arguments {
         let mut definition = Arguments::command();
         let verb = words.get(1).filter(|verb| *verb == "map" || *verb == "watch");
         if let Some(verb) = verb.and_then(|verb| definition.find_subcommand_mut(verb)) {
-            // Only then it is known which options take values.
+            // The options are known only once the verb is built.
             verb.build();
             let takes_value = |word: &str| {
                 verb.get_opts().any(|option| match word.strip_prefix("--") {
@@ -117,7 +117,7 @@ impl Arguments {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Say what this machine allows and how to allow more
+    /// Show what this machine allows, and how to allow more
     #[command(
         after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.checks[] | select(.status != \"ok\")'"
     )]
@@ -136,22 +136,22 @@ pub enum Verb {
                             isochrome palette --verify --again timing\n  isochrome palette -o palette.json --samples samples.json\n  \
                             isochrome palette --replay samples.json\n  isochrome palette --save --memory 4G")]
     Palette(PaletteOptions),
-    /// Show the colors of a program's memory, conflicts and expected misses
+    /// Show the colors, conflicts and expected misses of a program's memory
     #[command(
         after_help = "Examples:\n  isochrome map $(pidof redis-server)\n  isochrome map --verify -o map.svg python3 -c 'x = [0] * 10**7; input()'\n  \
-                      isochrome map --watch --json 1234 | jq .total.sum\nFrames are colored by the saved palette: isochrome palette --save"
+                      isochrome map --watch --json 1234 | jq .total.sum\nThe color of a frame comes from the palette that `isochrome palette --save` has saved."
     )]
     Map(MapOptions),
     /// List who holds which colors, and how much memory lies in them
     #[command(
-        after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.grants[] | select(.memory.drift > 0.005)'\nA program that a process of the list started is shown below it; shared memory is not moved, but counted."
+        after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.grants[] | select(.memory.drift > 0.005)'\nPrograms that a listed process has started are shown below it. Shared memory is counted, although it is never moved."
     )]
     Ps {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Do it all, here, now: doctor, probe, palette, kernels, and a report
+    /// Run doctor, probe, palette and kernels in short, and write a report
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report\n  isochrome demo taskset"
@@ -169,25 +169,25 @@ pub enum Verb {
                       isochrome simulate flood --machine pentium-ii\n  isochrome simulate machines"
     )]
     Simulate(Box<SimulateOptions>),
-    /// Record what a program accesses, for `simulate`
+    /// Record the memory accesses of a program, for `simulate`
     #[command(
         after_help = "Examples:\n  isochrome trace ls -l\n  isochrome trace --by lackey --format din -o ls.din ls -l\n\
                       Needs valgrind, or qemu-user and a C compiler (Debian packages valgrind; qemu-user, gcc, libc6-dev)."
     )]
     Trace(TraceOptions),
-    /// Show what tasks do over time, sliced at context switches
+    /// Show what tasks do over time, switch by switch
     #[command(
         after_help = "Examples:\n  isochrome watch --cpu 1 --duration 10s\n  isochrome watch $(pidof control) --csv slices.csv\n  \
                       isochrome watch --record run.slices -- ./control --rate 1000\n  isochrome watch --replay run.slices --json\n  \
                       isochrome watch --cpu 0-3 --prometheus 9187\n  isochrome watch -o watch.json --svg watch.svg -- ./control; isochrome report watch.json -o watch.html\n\
-                      Without root (or CAP_PERFMON, CAP_DAC_READ_SEARCH, CAP_IPC_LOCK) only processes of one's own, PID or -- CMD, and only their times and switches."
+                      Without root (or CAP_PERFMON, CAP_DAC_READ_SEARCH, CAP_IPC_LOCK) you can watch only your own processes, by PID or -- CMD, and see only times and switches."
     )]
     Watch(WatchOptions),
-    /// Measure how long tasks execute, against their share of the cache
+    /// Measure how long tasks execute with each share of the cache
     #[command(after_help = "Examples:\n  isochrome profile examples/robot/taskset.toml -o profile.json\n  \
                       isochrome profile taskset.toml --exceed 1e-4 --margin 10 -o profile.json\n  \
                       isochrome profile taskset.toml --from-trace zen3 --mhz 3500 --trace control=control.iso --trace fft=workload:fft:points=1024\n\
-                      It goes on where it was interrupted. The next step: isochrome plan profile.json -o plan.json")]
+                      An interrupted profile continues where it ended. The next step is: isochrome plan profile.json -o plan.json")]
     Profile(ProfileOptions),
     /// Assign tasks to cores and cache partitions so that deadlines hold
     #[command(
@@ -196,11 +196,11 @@ pub enum Verb {
                       isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 2 --compare"
     )]
     Plan(PlanOptions),
-    /// Bound how late each task can be under a given allocation
+    /// Compute response-time bounds of tasks for a given allocation
     #[command(after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
                       isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json")]
     Analyze(AnalyzeOptions),
-    /// Write a plan in the form of resctrl, OCI, Xen, Jailhouse or others
+    /// Write a plan as configuration for resctrl, OCI, Xen, Jailhouse, ...
     #[command(
         after_help = "Examples:\n  isochrome export resctrl plan.json --ways 16 | sh -s control=4711\n  isochrome export xen plan.json -o guests\n  \
                       isochrome export oci plan.json --ways 20 --least-ways 2 --cache-id 0"
@@ -209,38 +209,38 @@ pub enum Verb {
     /// Run the programs of a plan, and check every job against its bound
     #[command(after_help = "Examples:\n  isochrome run plan.json -o out --duration 30s\n  \
                       isochrome run plan.json --hyperperiods 100 --on-violation stop\n  isochrome run plan.json -o out --duration 30s --compare none\n\
-                      Needs root: real-time priorities, events of the scheduler, colors of frames.")]
+                      Needs root, for real-time priorities, scheduler events and the colors of frames.")]
     Run(RunPlanOptions),
     /// Move the pages of a running program onto chosen colors
     #[command(
         after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
-                      isochrome recolor 4711 --repair\nContents and addresses stay; shared memory is not moved. The program gets no transparent huge pages from then on.\n\
-                      Killed with SIGKILL, isochrome may leave the program waiting, and memory mapped in it, until --repair. Killed just as it stops a\n\
-                      thread, it may make one call such as epoll_wait end with EINTR."
+                      isochrome recolor 4711 --repair\nContents and addresses stay the same. Shared memory is not moved. The program gets no transparent huge pages from then on.\n\
+                      If isochrome is killed with SIGKILL, the program may wait, with extra memory mapped, until --repair. If it is killed just as it\n\
+                      stops a thread, one system call such as epoll_wait may end with EINTR."
     )]
     Recolor(RecolorOptions),
     /// Run a program on chosen colors, and keep it there
     #[command(after_help = "Examples:\n  isochrome exec --colors 0-3 ./control --rate 1000\n  \
-                      isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started ./server\nIts exit status is that of the program.\n\
-                      Killed with SIGKILL, it leaves the program running and no longer watched; killed while it moves pages, it leaves the program\n\
-                      waiting, unharmed, until `isochrome recolor PID --repair`.")]
+                      isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started ./server\nThe exit status is that of the program.\n\
+                      If isochrome is killed with SIGKILL, the program runs on without it. If it is killed while it moves pages, the program\n\
+                      waits, unharmed, until `isochrome recolor PID --repair`.")]
     Exec(ExecOptions),
-    /// Make a task set from a file of another tool
+    /// Convert a file of another tool into a task set
     #[command(
-        after_help = "Example:\n  isochrome import rt-app workload.json -o taskset.toml\nWhat has no counterpart is named on standard error."
+        after_help = "Example:\n  isochrome import rt-app workload.json -o taskset.toml\nSettings without a counterpart are listed on standard error."
     )]
     Import {
-        /// Whose file it is
-        #[arg(value_parser = [PossibleValue::new("rt-app").help("A workload of rt-app, JSON")])]
+        /// Tool that the file belongs to
+        #[arg(value_parser = [PossibleValue::new("rt-app").help("A workload of rt-app, as JSON")])]
         form: String,
-        /// The file; `-` for standard input
+        /// File to convert; `-` for standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Write the task set here instead of to standard output
+        /// Write the task set to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Do the jobs of a workload that is built in, one for every line on standard input
+    /// Run jobs of a built-in workload, one for every line on standard input
     #[command(hide = true)]
     Job(JobOptions),
     /// Make a report from evidence
@@ -248,12 +248,12 @@ pub enum Verb {
         after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report - < evidence.json > r.html"
     )]
     Report {
-        /// Evidence file, or the folder it is in; `-` for standard input
+        /// Evidence file, or the folder that contains it; `-` for standard input
         evidence: PathBuf,
-        /// Write the report here instead of to standard output
+        /// Write the report to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// A table for the terminal instead of HTML
+        /// Print tables for the terminal instead of HTML
         #[arg(long)]
         text: bool,
     },
@@ -271,20 +271,20 @@ pub enum Verb {
     Generate(Generated),
 }
 
-/// What is made from the definition of the arguments.
+/// Documents that are generated from the definition of the arguments.
 #[derive(Debug, Subcommand)]
 pub enum Generated {
     /// Write the manual pages
     #[command(after_help = "Example:\n  isochrome generate man -o /usr/local/share/man/man1")]
     Man {
-        /// Folder to write to
+        /// Folder to write the pages to
         #[arg(short, long, value_name = "DIR", default_value = "man")]
         output: PathBuf,
     },
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  isochrome generate completions bash > /etc/bash_completion.d/isochrome")]
     Completions {
-        /// The shell
+        /// Shell that the script is for
         shell: clap_complete::Shell,
     },
 }

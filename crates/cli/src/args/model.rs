@@ -5,22 +5,22 @@ use super::*;
 /// Options of `simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateOptions {
-    /// Other questions to the model.
+    /// Another question to the model, if one was asked.
     #[command(subcommand)]
     pub question: Option<SimulateQuestion>,
-    /// The machine.
+    /// The machine to model.
     #[command(flatten)]
     pub machine: ModeledMachine,
-    /// What runs on it.
+    /// The program to run on it.
     #[command(flatten)]
     pub program: Program,
-    /// Several tasks on a machine, instead of one program: a TOML file; `-` for standard input
+    /// Simulate several tasks by this scenario, a TOML file, instead of one program; `-` for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "levels", "policy", "pycachesim", "trace", "workload", "data_only"])]
     pub scenario: Option<PathBuf>,
-    /// Draw here who evicted whom and whose lines lie in which color, of a scenario
+    /// Draw which task of the scenario evicted which, and whose lines lie in which color, to this file, as SVG
     #[arg(long, value_name = "FILE", requires = "scenario")]
     pub svg: Option<PathBuf>,
-    /// Where the result goes.
+    /// Destination of the result.
     #[command(flatten)]
     pub output: Output,
 }
@@ -28,50 +28,50 @@ pub struct SimulateOptions {
 /// Questions to the model.
 #[derive(Debug, Subcommand)]
 pub enum SimulateQuestion {
-    /// Misses of a level against its ways and its share of colors, by LRU
+    /// Count the misses of a level for each number of ways and of colors, under LRU
     Curve {
-        /// Size, ways and line of the level: 1M:16:64
+        /// Size, ways and line size of the level, such as 1M:16:64
         #[arg(long, value_name = "SIZE:WAYS:LINE", default_value = "1M:16:64")]
         level: String,
-        /// What runs on it.
+        /// The program to run on it.
         #[command(flatten)]
         program: Program,
         /// Check the miss counts at 1, half and all colors against the full simulator
         #[arg(long)]
         verify: bool,
-        /// Draw the curve here
+        /// Draw the curve to this file, as SVG
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
-        /// Where the result goes.
+        /// Destination of the result.
         #[command(flatten)]
         output: Output,
     },
-    /// What the floods of Loeser and Haertig achieve on the first two data levels
+    /// Evaluate the floods of Loeser and Haertig on the first two data levels
     Flood {
-        /// The machine.
+        /// The machine to model.
         #[command(flatten)]
         machine: ModeledMachine,
-        /// Where the result goes.
+        /// Destination of the result.
         #[command(flatten)]
         output: Output,
     },
-    /// The machines that come with isochrome
+    /// List the built-in machines
     Machines,
 }
 
 /// A modeled machine.
 #[derive(Debug, Args)]
 pub struct ModeledMachine {
-    /// A machine that comes with isochrome, or a file that describes one
+    /// Built-in machine, or a file that describes one
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "levels")]
     pub machine: Option<String>,
-    /// A cache level, innermost first: SIZE:WAYS:LINE:POLICY:wb|wt:wa|nwa|wau[:inclusive|exclusive]; repeatable
+    /// Cache level, as SIZE:WAYS:LINE:POLICY:wb|wt:wa|nwa|wau[:inclusive|exclusive]; repeatable, innermost first
     #[arg(long = "level", value_name = "LEVEL")]
     pub levels: Vec<isochrome_model::sim::Level>,
-    /// Replacement policy of every level instead of its own
+    /// Replacement policy of all levels, instead of their own
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<isochrome_model::sim::Policy>,
-    /// Where simulators differ, do as pycachesim does
+    /// Behave as pycachesim where simulators differ
     #[arg(long)]
     pub pycachesim: bool,
 }
@@ -79,19 +79,19 @@ pub struct ModeledMachine {
 /// Options of `trace`.
 #[derive(Debug, Args)]
 pub struct TraceOptions {
-    /// How: lackey (valgrind), qemu (user mode with a plugin), or auto (qemu where it works, else lackey)
+    /// Tool that records: lackey (valgrind), qemu (user mode with a plugin), or auto (qemu if it works, else lackey)
     #[arg(long, value_name = "TOOL", default_value = "auto")]
     pub by: isochrome_host::record::By,
-    /// Form of the trace: din, lackey, u64 or iso
+    /// Format of the trace: din, lackey, u64 or iso
     #[arg(long, value_name = "FORM", default_value = "iso")]
     pub format: isochrome_model::trace::Format,
-    /// Leave instruction fetches out
+    /// Leave out instruction fetches
     #[arg(long)]
     pub data_only: bool,
-    /// Write the trace here [default: trace.FORM]
+    /// Write the trace to this file [default: trace.FORM]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The program and its arguments; options go before it
+    /// Program to record, with its arguments; options of isochrome come before it
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     pub command: Vec<OsString>,
 }

@@ -5,40 +5,40 @@ use super::*;
 /// Options of `probe`.
 #[derive(Debug, Args)]
 pub struct ProbeOptions {
-    /// Where to measure.
+    /// The CPU, the cache level and the method.
     #[command(flatten)]
     pub place: Place,
-    /// Where the result goes.
+    /// Destination of the result.
     #[command(flatten)]
     pub output: Output,
 }
 
 /// Options of `palette`.
 #[derive(Debug, Args)]
-#[command(mut_arg("output", |output| output.help("Write the palette here, for --palette of other commands")))]
+#[command(mut_arg("output", |output| output.help("Write the palette to this file, for --palette of other commands")))]
 pub struct PaletteOptions {
-    /// Where to measure.
+    /// The CPU, the cache level and the method.
     #[command(flatten)]
     pub place: Place,
-    /// Pages to classify [default: 8192; with --save all of --memory]
+    /// Number of pages to classify [default: 8192; with --save all pages of --memory]
     #[arg(long, value_name = "N")]
     pub pages: Option<usize>,
-    /// Save the color of every frame measured, for this boot: later commands find it, and measuring more adds to it
+    /// Save the color of every measured frame for later commands of this boot; repeated use adds frames
     #[arg(long)]
     pub save: bool,
-    /// Put the colors to a test that does not use the eviction sets
+    /// Verify the colors by a test that does not use the eviction sets
     #[arg(long)]
     pub verify: bool,
-    /// Find the colors of the same pages again by this method, and compare; repeatable
+    /// Find the colors of the same pages again by this method, and compare the results; repeatable
     #[arg(long, value_enum, value_name = "METHOD")]
     pub again: Vec<By>,
-    /// Where the result goes.
+    /// Destination of the result.
     #[command(flatten)]
     pub output: Output,
-    /// Write everything that was seen here, to be replayed
+    /// Write all samples to this file, for --replay
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,
-    /// Conclude from saved samples instead of measuring; `-` for standard input
+    /// Infer the palette from saved samples instead of measuring; `-` for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["verify", "again", "samples", "save"])]
     pub replay: Option<PathBuf>,
 }
@@ -46,22 +46,22 @@ pub struct PaletteOptions {
 /// Options of `map`.
 #[derive(Debug, Args)]
 pub struct MapOptions {
-    /// Process
+    /// Process to show
     #[arg(value_name = "PID", required_unless_present = "program", conflicts_with = "program")]
     pub pid: Option<u32>,
     /// Program to start, with its arguments
     #[arg(value_name = "CMD", last = true)]
     pub program: Vec<String>,
-    /// Look at a program that is started after this time
+    /// Time from the start of the program CMD until its memory is shown
     #[arg(long, value_name = "TIME", default_value = "500ms")]
     pub after: Ns,
-    /// Look again and again, until it ends
+    /// Show the map again and again until the process ends
     #[arg(long)]
     pub watch: bool,
-    /// Time between looks
+    /// Time between two maps with --watch
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Ns,
-    /// Measure colors of fresh memory without the saved palette, and compare
+    /// Measure the colors of fresh memory without the saved palette, and compare them with it
     #[arg(long)]
     pub verify: bool,
     /// CPU to test the palette on [default: the last one allowed]
@@ -70,13 +70,13 @@ pub struct MapOptions {
     /// Cache level [default: the outermost private one with more than one color]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
-    /// Limit of the memory used to test the palette [default: 1G]
+    /// Use at most this much memory to test the palette [default: 1G]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Draw the heat map here, as SVG
+    /// Draw the heat map to this file, as SVG
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -84,22 +84,22 @@ pub struct MapOptions {
 /// Options of `recolor`.
 #[derive(Debug, Args)]
 pub struct RecolorOptions {
-    /// Number of the process
+    /// Process to recolor
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: i32,
-    /// Which colors.
+    /// The colors, and how pages get there.
     #[command(flatten)]
     pub colors: ChosenColors,
-    /// All processes below it as well
+    /// Recolor its descendants as well
     #[arg(long)]
     pub tree: bool,
-    /// Say what would be moved and touched, and how long that takes, and touch nothing
+    /// Report what would be moved and touched, and how long that takes, without doing it
     #[arg(long)]
     pub dry_run: bool,
-    /// Put right what a recoloring that was killed has left
+    /// Undo what a killed recoloring has left in the process
     #[arg(long, conflicts_with = "dry_run")]
     pub repair: bool,
-    /// Where the result goes.
+    /// Destination of the result.
     #[command(flatten)]
     pub output: Output,
 }
@@ -107,55 +107,55 @@ pub struct RecolorOptions {
 /// Options of `exec`.
 #[derive(Debug, Args)]
 pub struct ExecOptions {
-    /// Which colors.
+    /// The colors, and how pages get there.
     #[command(flatten)]
     pub colors: ChosenColors,
     /// CPUs that the program may run on
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<String>,
-    /// Run it as SCHED_FIFO at this priority
+    /// Run the program under SCHED_FIFO at this priority
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u8).range(1..=99), conflicts_with = "deadline")]
     pub fifo: Option<u8>,
-    /// Run it as SCHED_DEADLINE: so much time in every period, such as 2ms:10ms
+    /// Run the program under SCHED_DEADLINE, with this runtime in every period, such as 2ms:10ms
     #[arg(long, value_name = "RUNTIME:PERIOD")]
     pub deadline: Option<String>,
-    /// When it is ready to be moved: settle:TIME (its memory has not grown for so long, or it runs for 2s), sd_notify, line:TEXT (it printed a line that
-    /// holds the text; its standard output is then a pipe), signal (it sent SIGUSR1 to its parent)
+    /// When the program is ready to be moved: settle:TIME (its memory has not grown for TIME, or it has run for 2s), sd_notify, line:TEXT
+    /// (it has printed a line with TEXT; its standard output becomes a pipe), or signal (it has sent SIGUSR1 to its parent)
     #[arg(long, value_name = "WHEN", default_value = "settle:100ms")]
     pub ready: Ready,
-    /// Time between two looks at its pages
+    /// Time between two checks of the program's pages
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Ns,
-    /// Leave programs that it starts where they are
+    /// Do not move programs that it starts
     #[arg(long)]
     pub no_follow_forks: bool,
-    /// Refuse to start a program that cannot be put on its colors now, instead of letting it run where it is
+    /// Do not start the program if it cannot get its colors now, instead of running it without
     #[arg(long)]
     pub strict: bool,
-    /// Say what would be touched and moved, and how long that takes; start the program, and leave it where it is
+    /// Start the program and report what would be moved and touched, and how long that takes, without doing it
     #[arg(long)]
     pub dry_run: bool,
-    /// Print what was done as JSON lines on standard error: when the program is on its colors, and at the end
+    /// Print reports as JSON lines on standard error: when the program is on its colors, and at the end
     #[arg(long)]
     pub json: bool,
-    /// Write what was done here, as JSON: when the program is on its colors, and again at the end
+    /// Write the report to this file, as JSON: when the program is on its colors, and again at the end
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The program and its arguments; options go before it
+    /// Program to run, with its arguments; options of isochrome come before it
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     pub command: Vec<OsString>,
 }
 
-/// When a program is ready.
+/// Condition under which a program is ready to be moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// Its resident memory has not grown for this time.
+    /// The resident memory of the program has not grown for this time.
     Settle(Ns),
-    /// It has sent READY=1 to the socket in NOTIFY_SOCKET.
+    /// The program has sent READY=1 to the socket in NOTIFY_SOCKET.
     SdNotify,
-    /// It has printed a line that holds this.
+    /// The program has printed a line that contains this text.
     Line(String),
-    /// It has sent SIGUSR1 to its parent.
+    /// The program has sent SIGUSR1 to its parent.
     Signal,
 }
 

@@ -1,4 +1,4 @@
-//! The command, and what is said of its output.
+//! Runs the command, and checks its output.
 
 use std::process::{Command, Output};
 
@@ -12,7 +12,7 @@ pub fn isochrome(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs; a machine without colors or usable timing is a reason not to run the test.
+/// Runs `command`. A machine without colors or usable timing is a reason to ignore the test.
 pub fn output(mut command: Command) -> Result<Output, NotRun> {
     judged(command.output().expect("the command starts"))
 }
@@ -24,10 +24,10 @@ pub fn judged(output: Output) -> Result<Output, NotRun> {
         "single page color",
         "no set of pages evicts",
         "palette is in doubt",
-        // Where memory of 64 MiB was measured, others may have taken it meanwhile.
+        // Other programs may have taken some of the 64 MiB that were measured.
         "the palette cannot be tested",
         "frame numbers read as zero",
-        // Where others have the CPUs, it takes longer until a program is on its colors.
+        // On a busy machine it takes longer until a program is on its colors.
         "longer than its warm-up",
     ];
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -44,18 +44,18 @@ pub fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON on standard output")
 }
 
-/// A folder whose files keep their frames.
+/// Returns a folder whose files keep their frames.
 pub fn in_memory() -> Result<tempfile::TempDir, NotRun> {
     tempfile::tempdir_in("/dev/shm").map_err(|error| NotRun(format!("/dev/shm: {error}")))
 }
 
-/// The command as a user without any right runs it, with a runtime folder in memory.
+/// Runs the command as a user without privileges, with a runtime folder in memory.
 pub struct Nobody(pub tempfile::TempDir);
 
 impl Nobody {
     pub fn new() -> Result<Nobody, NotRun> {
         let folder = in_memory()?;
-        // The program is copied to where everybody may run it.
+        // A copy of the program that everybody may run.
         let program = folder.path().join("isochrome");
         std::fs::copy(env!("CARGO_BIN_EXE_isochrome"), &program).unwrap();
         let runtime = folder.path().join("runtime");
@@ -79,7 +79,7 @@ impl Nobody {
         command
     }
 
-    /// Any program as that user runs it.
+    /// Returns a command that runs `program` as that user.
     pub fn program(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]);
@@ -88,20 +88,20 @@ impl Nobody {
     }
 }
 
-/// Exit codes 2 and 3 are answers too: a flood that leaves lines, a machine that is never quiet.
+/// Runs `command`. Exit codes 2 and 3 are answers too: a flood that leaves lines, or a machine that is never undisturbed.
 pub fn answer(mut command: Command) -> Result<Output, NotRun> {
     let ran = command.output().expect("the command starts");
     if ran.status.code() == Some(2) { Ok(ran) } else { judged(ran) }
 }
 
-/// The report on what a command left.
+/// Returns the report on the evidence that a command has written.
 pub fn reported(evidence: &std::path::Path) -> String {
     let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
     assert!(report.status.success());
     String::from_utf8(report.stdout).unwrap()
 }
 
-/// Ends a test of what the tool concludes, with the reason, where it comes to no conclusion.
+/// Ends the test as ignored if the tool came to no conclusion, with the reason.
 pub fn conclusive(output: &Output) -> Result<(), NotRun> {
     if output.status.code() != Some(3) {
         return Ok(());

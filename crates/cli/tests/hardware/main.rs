@@ -1,9 +1,9 @@
-//! The command on the machine the tests run on.
+//! Tests of the command on the machine that they run on.
 //!
-//! A shared machine can be too noisy to measure on. So these tests assert what must hold of any answer (files, forms, that the
-//! tool says so when it is not sure), and of the measurement only what the tool itself calls conclusive. Where a test is of a
-//! conclusion and the tool comes to none, or where a machine cannot answer at all, it is reported as ignored, with the reason;
-//! `HARDWARE_REQUIRED=1` makes that a failure.
+//! A shared machine can be too noisy to measure on. So these tests assert what must hold of any answer: its files, its form, and that the
+//! tool says when it is not sure. Of the measurement they assert only what the tool itself calls conclusive. A test that needs a
+//! conclusion, or an answer that the machine cannot give, is reported as ignored with the reason. `HARDWARE_REQUIRED=1` makes that a
+//! failure.
 
 mod costs;
 mod fixture;

@@ -1,4 +1,4 @@
-//! Floods, and what a packet costs after one.
+//! Tests of floods, and of the cost of a packet after a flood.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ pub fn flood_verify() -> Outcome {
     }
     let most = achieved.iter().max_by(|a, b| a["flooded_ns"].as_f64().partial_cmp(&b["flooded_ns"].as_f64()).unwrap());
     assert_eq!(most.map(|worst| &worst["pattern"]), Some(&verified["worst"]).filter(|worst| !worst.is_null()));
-    // Holds exactly where the worst leaves no more than 5 % of the lines.
+    // The verdict is positive exactly if the worst flood leaves no more than 5 % of the lines.
     let holds = most.is_some_and(|worst| worst["gone"].as_f64().unwrap() >= 0.95);
     assert_eq!(output.status.code(), Some(if holds { 0 } else { 2 }));
     let patterns = 5 - verified["not_tried"].as_array().unwrap().len();
@@ -48,7 +48,7 @@ pub fn bench_net() -> Outcome {
     assert_eq!(paths.iter().map(|net| net["path"].as_str().unwrap()).collect::<Vec<_>>(), expected);
     for net in paths {
         let points = net["points"].as_array().unwrap();
-        // Two directions of two sizes, flooded in three ways, in up to four rounds.
+        // Two directions and two sizes, with three kinds of flood, in up to four rounds.
         assert_eq!(points.len(), 2 * 2 * 3);
         for point in points {
             assert!([6, 12, 18, 24].contains(&point["blocks"].as_u64().unwrap()), "{point}");
@@ -56,7 +56,7 @@ pub fn bench_net() -> Outcome {
             assert!(point["control_ns"].as_f64().unwrap() > 0.0, "{point}");
         }
     }
-    // Six blocks in a round of two sizes and three settings on every path, both ways, three packets of each kind.
+    // A round has six blocks on every path, for two sizes and three settings, in both directions, with three packets of each kind.
     let lines = std::fs::read_to_string(&raw).unwrap().lines().count() - 1;
     assert!(lines >= 6 * 2 * 3 * expected.len() * 2 * 2 * 3 && lines.is_multiple_of(6 * 2 * 3 * 2 * 2 * 3), "{lines}");
     assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
@@ -64,7 +64,7 @@ pub fn bench_net() -> Outcome {
     Ok(())
 }
 
-/// As in a container.
+/// Makes kernel settings read-only, as in a container.
 pub fn bench_net_read_only() -> Outcome {
     const SETTINGS: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
     let small = ["lab", "net", "--path", "tap", "--sizes", "64", "--blocks", "2", "--packets", "2", "--json"];

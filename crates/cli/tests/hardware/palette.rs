@@ -1,4 +1,4 @@
-//! Page colors of the machine that the tests run on.
+//! Tests of the page colors of the machine that they run on.
 
 use std::process::Output;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fixture::{Nobody, conclusive, isochrome, json, output};
 use crate::trial::{NotRun, Outcome};
 
-/// What must hold of any palette: pages add up, and exit code 0 is given exactly when nothing is in doubt.
+/// Checks what must hold of any palette: pages add up, and the exit code is 0 exactly if nothing is in doubt.
 fn check_palette(output: &Output, pages: u64) -> Value {
     let palette = json(output);
     let per_color: Vec<u64> = palette["per_color"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
@@ -29,7 +29,7 @@ pub fn palette_by_timing() -> Outcome {
     certain(&palette)
 }
 
-/// Ends a test, with the reason, where the tool doubts what it measured.
+/// Ends the test as ignored if the tool doubts its own measurement, with the reason.
 fn certain(palette: &Value) -> Outcome {
     match palette["doubts"].as_array().unwrap().first() {
         Some(doubt) => Err(NotRun(format!("inconclusive: {doubt}"))),
@@ -75,14 +75,14 @@ pub fn map_of_a_program() -> Outcome {
     let mut command = isochrome(&["map", "--verify", "--json", "--after", "300ms", "-o"]);
     command.arg(&drawing).args(["--", "sleep", "1"]).env("ISOCHROME_RUNTIME_DIR", folder.path());
     let output = match command.output().expect("the command starts") {
-        // Frames were remapped meanwhile, or taken by others: the tool says so, and that is no failure of it.
+        // The host may remap frames meanwhile, or other programs may take them. The tool must say so, and then the test is ignored.
         output if matches!(output.status.code(), Some(2 | 3)) && !output.stdout.is_empty() => {
             let map = json(&output);
             let verification = &map["verification"];
             if verification["agreement"].as_f64().is_none_or(|share| share < 0.98) {
                 return Err(NotRun(format!("the palette did not last: {verification}")));
             }
-            // What the program shares with others is not measured, so the map may not be whole.
+            // Memory that the program shares with others is not measured, so the map may be incomplete.
             let [unknown, pages] = ["unknown", "pages"].map(|key| map["total"][key].as_u64().unwrap());
             assert!(output.status.code() == Some(3) && 100 * unknown > pages, "{}", map["total"]);
             output

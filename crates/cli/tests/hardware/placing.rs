@@ -1,4 +1,4 @@
-//! Programs that are given colors, as eviction tests find them.
+//! Tests of programs that get colors, verified by eviction tests.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -21,7 +21,7 @@ pub fn exec_as_root() -> Outcome {
     lies_in_four_colors(exec, &folder.path().join("outcome"))
 }
 
-/// What `exec` moves to four colors lies there by eviction tests, too, with nothing measured or saved before.
+/// A program that `exec` moves to four colors lies on these colors by eviction tests too, without any earlier measurement.
 fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome {
     exec.args(["--colors", "0-3", "--interval", "200ms", "-o"]).arg(outcome);
     exec.args(["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "status=none"]);
@@ -32,13 +32,13 @@ fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome 
         std::thread::sleep(Duration::from_millis(50));
     }
     let in_time = outcome.exists();
-    // Its program gets the signal, and ends by it.
+    // The program gets the signal and ends by it.
     assert!(Command::new("kill").arg(program.id().to_string()).status().unwrap().success());
-    let said = std::io::read_to_string(program.stderr.take().unwrap()).unwrap();
+    let message = std::io::read_to_string(program.stderr.take().unwrap()).unwrap();
     program.wait().unwrap();
     let outcome: Value = serde_json::from_str(&std::fs::read_to_string(outcome).unwrap()).unwrap();
     let errors: Vec<&str> = outcome["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap()).collect();
-    // On a machine too busy for timing it is the tool that says so.
+    // The tool says so if the machine is too busy for timing.
     let reasons = [
         "cannot be measured",
         "loses its contents by itself",
@@ -49,7 +49,7 @@ fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome 
     if let Some(error) = errors.iter().find(|error| reasons.iter().any(|reason| error.contains(reason))) {
         return Err(NotRun((*error).to_owned()));
     }
-    assert!(in_time, "not on its colors after a minute: {said}");
+    assert!(in_time, "not on its colors after a minute: {message}");
     let count = |value: &Value| value.as_u64().unwrap();
     let (on_color, off_color) = (count(&outcome["on_color"]), count(&outcome["off_color"]));
     let [pages, verified] = ["pages", "right"].map(|key| count(&outcome["verified"][key]));
@@ -60,7 +60,7 @@ fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome 
     Ok(())
 }
 
-/// Pages of known color that have other frames, as when the kernel has moved their contents, are found out while a program grows.
+/// While a program grows, the tool notices pages of known color that got other frames, as when the kernel moves their contents.
 pub fn exec_after_loss() -> Outcome {
     let folder = in_memory()?;
     let outcome = folder.path().join("outcome");
@@ -77,13 +77,13 @@ pub fn exec_after_loss() -> Outcome {
         files.filter(|path| path.extension().is_some_and(|extension| extension == "pages")).collect::<Vec<_>>()
     };
     let before = pages();
-    // The copy is made while the frames of the original are still held, so that it has others.
+    // The copy gets other frames, because the original still holds its own.
     for path in &before {
         let copy = path.with_extension("copy");
         std::fs::copy(path, &copy).and_then(|_| std::fs::rename(&copy, path)).unwrap();
     }
     program.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
-    // Until new pages have taken their place, however long that takes, and the program is on its colors again.
+    // Wait, however long it takes, until new pages have replaced them and the program is on its colors again.
     let begin = Instant::now();
     while (pages() == before || pages().len() > 1) && begin.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(50));
@@ -101,7 +101,7 @@ pub fn exec_after_loss() -> Outcome {
     Ok(())
 }
 
-/// An `exec` that competed with `recolor` moved every page once more after each of them, and counted all pages as drifted.
+/// `exec` leaves pages alone that a `recolor` has moved. Once it moved each of them again, and counted all pages as drifted.
 pub fn exec_stands_aside() -> Outcome {
     let folder = in_memory()?;
     let outcome = folder.path().join("outcome");
@@ -114,9 +114,9 @@ pub fn exec_stands_aside() -> Outcome {
     ]);
     let program = exec.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut program = program.expect("the command starts");
-    let mut said = std::io::BufReader::new(program.stdout.take().unwrap());
+    let mut lines = std::io::BufReader::new(program.stdout.take().unwrap());
     let mut pid = String::new();
-    std::io::BufRead::read_line(&mut said, &mut pid).unwrap();
+    std::io::BufRead::read_line(&mut lines, &mut pid).unwrap();
     let begin = Instant::now();
     while !outcome.exists() && begin.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(50));
@@ -140,7 +140,7 @@ pub fn exec_stands_aside() -> Outcome {
     judged(ended)?;
     let outcome: Value = serde_json::from_str(&std::fs::read_to_string(outcome).unwrap()).unwrap();
     println!("{outcome}");
-    // Those that the kernel moves by itself drift too: a few of the 8192 and more that each recoloring moves.
+    // Pages that the kernel moves by itself drift too: a few of the more than 8192 that each recoloring moves.
     let drifted = outcome["drifted"].as_u64().unwrap();
     assert!(drifted < 800, "pages that a recoloring moved were moved once more: {outcome}");
     Ok(())

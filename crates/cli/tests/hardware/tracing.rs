@@ -1,4 +1,4 @@
-//! A program's accesses, as tools record them.
+//! Tests of the accesses that tools record of a program.
 
 use std::process::Command;
 
@@ -49,7 +49,7 @@ pub fn trace(by: &str) -> Outcome {
             (line[..2].trim(), u64::from_str_radix(address, 16).unwrap(), bytes.parse().unwrap())
         })
         .collect();
-    // The array fills the page in which most stores fall.
+    // The array fills the page that gets most stores.
     let mut pages: Vec<u64> =
         accesses.iter().filter(|(kind, ..)| *kind == "S").map(|(_, address, _)| address >> 12).collect();
     pages.sort_unstable();

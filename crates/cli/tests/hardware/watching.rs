@@ -1,4 +1,4 @@
-//! Tasks over time.
+//! Tests of watching tasks over time.
 
 use serde_json::Value;
 
@@ -17,9 +17,9 @@ pub fn watch() -> Outcome {
     }
     let result = json(&output);
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
-    // The shell sleeps while each of the five runs; each of them sleeps, as what it has become, and ends. The watch begins before the shell.
-    // Some kernels do not tell of a switch from idle: then one which only ran on a CPU that was idle otherwise has no slice, or is known
-    // by what it was before it became `sleep`.
+    // The watch begins before the shell. The shell sleeps while each of its five children runs; each child becomes `sleep`, sleeps, and
+    // ends. Some kernels do not report a switch from the idle task. A child that ran only on an otherwise idle CPU then has no slice, or
+    // keeps the name it had before it became `sleep`.
     let named = |name: &str| tasks.iter().filter(|task| task["name"] == name).count();
     assert!(named("sh") >= 1 && named("sleep") >= 1 && named("sh") + named("sleep") == tasks.len(), "{result}");
     assert!((4..=6).contains(&tasks.len()), "{result}");
@@ -27,7 +27,7 @@ pub fn watch() -> Outcome {
     let replayed = isochrome(&["watch", "--json", "--replay", record.to_str().unwrap()]).output().unwrap();
     let replayed = json(&replayed);
     assert_eq!(replayed["tasks"], result["tasks"]);
-    // What was known of the watch as a whole is in the record too.
+    // The record also holds what was known of the watch as a whole.
     assert_eq!(replayed["notes"], result["notes"]);
     let [reported, again] = [&result, &replayed].map(|of| of["cost"]["cpu_share"].as_f64().unwrap());
     assert!(reported > 0.0 && (reported - again).abs() < 1e-9, "{reported} {again}");
@@ -49,7 +49,7 @@ pub fn watch_unprivileged() -> Outcome {
     let result = json(&output);
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
     let named = |name: &str| tasks.iter().filter(|task| task["name"] == name).count();
-    // The shell and what it starts, all of them and nobody else: the watch begins before them.
+    // The watch begins before the shell, so it sees the shell and all that it starts, and nothing else.
     assert!(named("sh") >= 1 && named("sleep") >= 4 && named("sh") + named("sleep") == tasks.len(), "{result}");
     assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0 && task["ended"] == true), "{result}");
     assert!(tasks.iter().all(|task| task["counts"].is_null()), "{result}");
@@ -57,14 +57,14 @@ pub fn watch_unprivileged() -> Outcome {
     let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
     assert!(String::from_utf8_lossy(&report.stdout).contains("What tasks did over time"));
 
-    // A process that has started before, with its threads; and one of another user, which is none of his business.
+    // The user may watch an own process that started before, with its threads, but no process of another user.
     let mut sleeper = nobody.program("sh").args(["-c", "while :; do sleep 0.05; done"]).spawn().unwrap();
     let pid = sleeper.id().to_string();
     let own = nobody.command(&["watch", "--json", "--duration", "1s", &pid]).output().unwrap();
     let strangers =
         nobody.command(&["watch", "--json", "--duration", "1s", &std::process::id().to_string()]).output().unwrap();
     let everybody = nobody.command(&["watch", "--cpu", "0", "--duration", "1s"]).output().unwrap();
-    // It may have ended.
+    // The process may have ended.
     let _ = sleeper.kill();
     let _ = sleeper.wait();
     assert!(json(&own)["tasks"][&pid]["slices"].as_u64().unwrap() >= 3, "{own:?}");
@@ -83,11 +83,11 @@ pub fn watch_polls() -> Outcome {
         return Err(NotRun(message.lines().next().unwrap_or_default().to_owned()));
     }
     let result = json(&output);
-    // A host that takes the CPU away makes polls fall out, never come more often.
+    // A host that takes the CPU away makes polls rarer, never more frequent.
     let polls = result["cost"]["polls_per_second"].as_f64().unwrap();
     assert!((50.0..=510.0).contains(&polls), "{result}");
     assert!(result["cost"]["cpu_share"].as_f64().unwrap() > 0.0);
-    // The task that polls is one of those that are watched.
+    // The task that polls is itself watched.
     let poll = result["tasks"].as_object().unwrap().values().find(|task| task["name"] == "poll").unwrap();
     assert!(poll["slices"].as_f64().unwrap() >= 0.9 * polls, "{result}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Tasks with a set miss ratio.
+//! Tests of tasks with a set miss ratio.
 
 use crate::fixture::{isochrome, json, judged, output, reported};
 use crate::trial::{NotRun, Outcome};
@@ -58,7 +58,7 @@ pub fn workload_search() -> Outcome {
     };
     assert_eq!(output.status.code(), Some(expected), "{result}");
     assert!(result["counter_hz"].is_u64(), "{result}");
-    // The outcome is one of the tries, and every sample of every try is in the raw file: six of each of three kinds in a block.
+    // The outcome is one of the tries, and the raw file has every sample of every try: six of each of three kinds in a block.
     let outcome = (result["task"]["lines"].as_u64().unwrap(), result["executed"]["miss_ratio"].as_f64().unwrap());
     assert!(tries.contains(&outcome), "{outcome:?} of {tries:?}");
     let blocks: u64 = result["search"].as_array().unwrap().iter().map(|tried| tried["blocks"].as_u64().unwrap()).sum();

@@ -1,5 +1,5 @@
-//! File systems of the kernel in user space, for machines without them, mounted by FUSE: resctrl, by the tree that the tests of `host` have,
-//! and cgroup v2 with cpuset.
+//! File systems of the kernel, imitated in user space by FUSE for machines without them: resctrl, by the tree of the tests of `host`, and
+//! cgroup v2 with cpuset.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -20,18 +20,18 @@ use fuser::{
 use crate::kernel::State;
 use crate::trial::NotRun;
 
-/// Nothing is remembered by the kernel: every look is at what is there now.
+/// Time for which the kernel may cache entries: none, so that it asks every time.
 const NOW: Duration = Duration::ZERO;
 
-/// What files say and do; paths are relative to the root.
+/// Contents and behavior of a tree of files. Paths are relative to the root.
 pub trait Tree: Send + 'static {
     fn read(&self, path: &str) -> io::Result<String>;
-    /// `by`: the thread that writes.
+    /// Writes a file. `by`: the thread that writes.
     fn write(&mut self, path: &str, text: &str, by: u32) -> io::Result<()>;
     fn make(&mut self, folder: &str) -> io::Result<()>;
     fn remove(&mut self, folder: &str) -> io::Result<()>;
     fn is_folder(&self, path: &str) -> bool;
-    /// Folders in the root.
+    /// Returns the folders in the root.
     fn folders(&self) -> Vec<String>;
 }
 
@@ -62,14 +62,14 @@ impl Tree for State {
     }
 }
 
-/// cgroup v2 with the cpuset controller.
+/// A cgroup v2 with the cpuset controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroup {
     /// Whether groups have the controller's files.
     pub switched_on: bool,
-    /// By name: CPUs, partition, processes.
+    /// Groups by name: CPUs, partition type, processes.
     pub groups: BTreeMap<String, (String, String, Vec<String>)>,
-    /// Why no partition is valid.
+    /// Reason why partitions are invalid.
     pub invalid: Option<String>,
 }
 
@@ -77,7 +77,7 @@ fn refused(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 
-/// Whether it has not ended, waited for or not.
+/// Whether the process has not ended, even if nobody has waited for it.
 fn runs(process: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -143,7 +143,7 @@ impl Tree for Cgroup {
     }
 }
 
-/// A mounted tree, until it is dropped.
+/// A tree that is mounted until this is dropped.
 pub struct Mounted<T> {
     state: Arc<Mutex<T>>,
     root: PathBuf,
@@ -151,7 +151,7 @@ pub struct Mounted<T> {
 }
 
 impl Mounted<State> {
-    /// resctrl of the caches of `level`.
+    /// Mounts a resctrl tree with caches of `level`.
     pub fn resctrl(level: u8, root: PathBuf) -> Result<Mounted<State>, NotRun> {
         let mut state = State::new(level);
         state.exists = |thread| Path::new("/proc").join(thread).exists();
@@ -160,7 +160,7 @@ impl Mounted<State> {
 }
 
 impl<T: Tree> Mounted<T> {
-    /// `state`, at `root`, which is made.
+    /// Mounts `state` at `root`, which is created.
     pub fn of(state: T, root: PathBuf) -> Result<Mounted<T>, NotRun> {
         fs::create_dir(&root).unwrap();
         let state = Arc::new(Mutex::new(state));
@@ -181,7 +181,7 @@ impl<T: Tree> Mounted<T> {
 
 struct Served<T> {
     state: Arc<Mutex<T>>,
-    /// Paths by number, from 1: the root.
+    /// Paths by inode number; number 1 is the root.
     paths: Mutex<Vec<String>>,
 }
 
@@ -345,8 +345,8 @@ impl<T: Tree> Filesystem for Served<T> {
         // Of no other folder is it asked what lies in it, nor for files.
         let folders = if number == INodeNo::ROOT { self.state.lock().unwrap().folders() } else { Vec::new() };
         let names = folders.into_iter().map(|folder| (folder, FileType::Directory));
-        for (place, (name, kind)) in names.enumerate().skip(offset as usize) {
-            if reply.add(self.number(&name), place as u64 + 1, kind, &name) {
+        for (index, (name, kind)) in names.enumerate().skip(offset as usize) {
+            if reply.add(self.number(&name), index as u64 + 1, kind, &name) {
                 break;
             }
         }

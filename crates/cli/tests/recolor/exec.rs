@@ -1,4 +1,4 @@
-//! Programs that `exec` starts and keeps on colors.
+//! Tests of programs that `exec` starts and keeps on colors.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -19,26 +19,26 @@ pub fn exec_is_transparent(fixture: &Fixture) -> Outcome {
     };
     let output = exec("echo out; echo err >&2; sleep 0.5; exit 7").output().unwrap();
     assert_eq!((output.status.code(), &*output.stdout), (Some(7), &b"out\n"[..]));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.starts_with("err\n") && said.contains("sweeps"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.starts_with("err\n") && message.contains("sweeps"), "{message}");
     let mut child = exec("read line; echo \"$line\"").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(400));
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through\n").unwrap();
     assert_eq!(child.wait_with_output().unwrap().stdout, b"through\n");
-    // A signal that ends the program ends the tool alike.
+    // A signal that ends the program ends the tool in the same way.
     let output = exec("sleep 0.3; kill -KILL $$").output().unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(9));
-    // One sent to the tool reaches the program.
+    // A signal to the tool reaches the program.
     let mut child = exec("trap 'echo caught; exit 3' TERM; echo begun; while :; do sleep 0.05; done")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    said.read_line(&mut line).unwrap();
+    lines.read_line(&mut line).unwrap();
     std::thread::sleep(Duration::from_millis(400));
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-    said.read_to_string(&mut line).unwrap();
+    lines.read_to_string(&mut line).unwrap();
     assert_eq!((line.as_str(), child.wait().unwrap().code()), ("begun\ncaught\n", Some(3)));
     let mut missing = fixture.isochrome("exec", "0-3");
     let output = missing.args(["--", "/no/such/program"]).output().unwrap();
@@ -47,7 +47,7 @@ pub fn exec_is_transparent(fixture: &Fixture) -> Outcome {
     let mut not_executable = fixture.isochrome("exec", "0-3");
     let output = not_executable.arg(fixture.path("bits.json")).output().unwrap();
     assert_eq!(output.status.code(), Some(126));
-    // With --strict it does not start where it cannot get its colors; without, it runs all the same.
+    // Without its colors a program does not start with --strict, and runs as usual otherwise.
     let asked = |strict: bool| {
         let mut command = fixture.isochrome("exec", "0-16");
         command.args(strict.then_some("--strict")).args(["sh", "-c", "echo ran; exit 7"]).output().unwrap()
@@ -55,8 +55,11 @@ pub fn exec_is_transparent(fixture: &Fixture) -> Outcome {
     let [strict, not] = [true, false].map(asked);
     assert_eq!((strict.status.code(), &*strict.stdout), (Some(125), &b""[..]));
     assert_eq!((not.status.code(), &*not.stdout), (Some(7), &b"ran\n"[..]));
-    let said = String::from_utf8_lossy(&not.stderr).into_owned();
-    assert!(said.contains("the program runs, but is not on its colors: ") && said.contains("out of range"), "{said}");
+    let message = String::from_utf8_lossy(&not.stderr).into_owned();
+    assert!(
+        message.contains("the program runs, but is not on its colors: ") && message.contains("out of range"),
+        "{message}"
+    );
     Ok(())
 }
 
@@ -66,12 +69,12 @@ pub fn exec_waits_until_ready(fixture: &Fixture) -> Outcome {
         ("signal", "sleep 0.3; kill -USR1 $PPID; read line", ""),
         ("settle:100ms", "read line", ""),
     ];
-    for (ready, script, said) in scripts {
+    for (ready, script, message) in scripts {
         let outcome = fixture.path("outcome.json");
         let mut command = fixture.isochrome("exec", "0-3");
         command.args(["--ready", ready, "-o"]).arg(&outcome).args(["--", "sh", "-c", &format!("{script}; true")]);
         let output = fixture.until_on_colors(command, &outcome);
-        assert_eq!(String::from_utf8_lossy(&output.stdout), said);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), message);
         let outcome: Value = serde_json::from_str(&fs::read_to_string(&outcome).unwrap()).unwrap();
         fs::remove_file(fixture.path("outcome.json")).unwrap();
         let at = outcome["seconds_to_colors"].as_f64().unwrap_or_else(|| panic!("{ready}: {outcome}"));
@@ -82,9 +85,10 @@ pub fn exec_waits_until_ready(fixture: &Fixture) -> Outcome {
 }
 
 pub fn exec_goes_along(fixture: &Fixture) -> Outcome {
-    // As wrappers do, again and again; colors are seen to all the time, so that some of it is under way whenever another one begins.
+    // The shell executes another program again and again, as wrappers do. Colors are maintained all the time, so that some work is under
+    // way whenever another program begins.
     let script = fixture.path("again.sh");
-    // The last thirty stay for long enough to be moved.
+    // The last thirty programs run long enough to be moved.
     let text = "n=$1; [ $n = 0 ] && exec echo end\n[ $n -lt 30 ] && sleep 0.1\nexec bash \"$0\" $((n - 1))\n";
     fs::write(&script, text).unwrap();
     let outcome = fixture.path("outcome.json");
@@ -95,7 +99,7 @@ pub fn exec_goes_along(fixture: &Fixture) -> Outcome {
     let outcome: Value = serde_json::from_str(&fs::read_to_string(outcome).unwrap()).unwrap();
     assert_eq!(outcome["errors"], serde_json::json!([]), "{outcome}");
     println!("{outcome}");
-    // A sweep takes several stops, between any of which another program may begin: it is given up then, and does no harm.
+    // A sweep stops the process several times. If another program begins between two stops, the sweep is abandoned and does no harm.
     match outcome["sweeps"].as_u64().unwrap() {
         0..=5 => Err(NotRun("the machine was too busy for sweeps in between programs".to_owned())),
         _ => Ok(()),
@@ -106,14 +110,14 @@ pub fn exec_follows(fixture: &Fixture) -> Outcome {
     if Command::new("python3").arg("--version").output().is_err() {
         return Err(NotRun("python3 is not installed".to_owned()));
     }
-    // A parent that grows, and a child that does, too; each says when it has grown, and waits for the end of its input.
+    // A parent and a child that both grow. Each reports when it has grown, and waits for the end of its input.
     let grow = "import os,time\nos.fork()\nkept=[]\nfor i in range(60):\n kept.append(bytearray(b'x'*100000))\n \
                 time.sleep(0.02)\nos.write(1,b'%d\\n'%os.getpid())\nos.read(0,1)\nassert all(k==b'x'*100000 for k in kept)\n";
     let mut command = fixture.isochrome("exec", "8-11");
     command.args(["--ready", "settle:50ms", "--interval", "200ms", "--", "python3", "-c", grow]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    let pids: Vec<u32> = said.by_ref().take(2).map(|line| line.unwrap().parse().unwrap()).collect();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let pids: Vec<u32> = lines.by_ref().take(2).map(|line| line.unwrap().parse().unwrap()).collect();
     if pids.len() < 2 {
         let output = child.wait_with_output().unwrap();
         panic!("{} after {pids:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -127,11 +131,11 @@ pub fn exec_follows(fixture: &Fixture) -> Outcome {
                 break;
             }
             if begin.elapsed() > Duration::from_secs(60) {
-                let look = json(&fixture.recolor(pid, "8-11").arg("--dry-run").output().unwrap());
+                let report = json(&fixture.recolor(pid, "8-11").arg("--dry-run").output().unwrap());
                 drop(child.stdin.take());
                 let output = child.wait_with_output().unwrap();
                 panic!(
-                    "{on_color} on color, {off_color} off color: {look}; {}",
+                    "{on_color} on color, {off_color} off color: {report}; {}",
                     String::from_utf8_lossy(&output.stderr)
                 );
             }
@@ -143,7 +147,7 @@ pub fn exec_follows(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Programs as Debian packages them: package, program, arguments, and what is fed to it.
+/// Programs as Debian packages them: package, program, arguments, and input.
 pub fn real_programs(fixture: &Fixture) -> Outcome {
     let sql = "create table t(a integer primary key, b text, c real);\
                with recursive n(i) as (select 1 union all select i+1 from n where i<60000) insert into t select i, hex(i*7919), i/3.0 from n;\
@@ -168,9 +172,9 @@ pub fn real_programs(fixture: &Fixture) -> Outcome {
         let mut command = fixture.isochrome("exec", "0-3");
         command.args(["--ready", "settle:100ms", "--interval", "200ms", "-o"]).arg(&outcome).arg("--").arg(program);
         let colored = command.args(&arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&colored.stderr).into_owned();
-        assert_eq!(colored.status.code(), plain.status.code(), "{program}: {said}");
-        // Latencies differ from run to run; how many there were must not.
+        let message = String::from_utf8_lossy(&colored.stderr).into_owned();
+        assert_eq!(colored.status.code(), plain.status.code(), "{program}: {message}");
+        // Latencies differ from run to run; their number must not.
         let comparable = |text: &[u8]| {
             let text = String::from_utf8_lossy(text).into_owned();
             if program == "cyclictest" { format!("{} lines", text.lines().count()) } else { text }
@@ -226,8 +230,8 @@ pub fn redis(fixture: &Fixture) -> Outcome {
         "-q",
     ]);
     let benchmark = succeeding(bench);
-    let said = String::from_utf8_lossy(&benchmark.stdout).into_owned();
-    assert!(said.matches("requests per second").count() >= 4, "{said}");
+    let message = String::from_utf8_lossy(&benchmark.stdout).into_owned();
+    assert!(message.matches("requests per second").count() >= 4, "{message}");
     let client = |arguments: &[&str]| {
         let mut client = Command::new("redis-cli");
         client.arg("-s").arg(&socket).args(arguments);
@@ -244,7 +248,7 @@ pub fn redis(fixture: &Fixture) -> Outcome {
     let begin = Instant::now();
     loop {
         let (on_color, off_color, immovable) = on_color(fixture, pid, "4-7");
-        println!("redis-server: {on_color} on color, {off_color} off color, {immovable} immovable\n{said}");
+        println!("redis-server: {on_color} on color, {off_color} off color, {immovable} immovable\n{message}");
         if on_color as f64 >= 0.995 * (on_color + off_color) as f64 {
             break;
         }

@@ -1,8 +1,8 @@
-//! Programs that run are moved to other frames, and do not notice.
+//! Tests that running programs are moved to other frames and do not notice.
 //!
-//! Colors here are bits of the frame number: they need no measurement, and are the same on every machine. A test that the
-//! machine cannot run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `RECOLOR_ROUNDS` sets how
-//! often the torture tests repeat (20).
+//! Colors are bits of the frame number here, so they need no measurement and are the same on every machine. A test that the machine cannot
+//! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `RECOLOR_ROUNDS` is the number of rounds of the
+//! torture tests (20 by default).
 
 mod exec;
 #[path = "../fixture/mod.rs"]

@@ -1,4 +1,4 @@
-//! Programs that are hard to move.
+//! Tests of programs that are hard to move.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -26,7 +26,7 @@ pub fn opening(fixture: &Fixture) -> Outcome {
         assert!(begin.elapsed() < Duration::from_secs(10), "the program does not wait");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The way that is dangerous for memory that the kernel writes to meanwhile.
+    // The move method that is dangerous for memory that the kernel writes to meanwhile.
     let (report, moved) = fixture.moved(process.id(), "0-3", |command| {
         command.env("ISOCHROME_WITHOUT_MOVE", "1");
     });
@@ -38,7 +38,7 @@ pub fn opening(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// A program holds the frames of one color in 1 GiB, and gives back all that lie between them: the kernel hands out these first.
+/// A program holds the frames of one color in 1 GiB and gives back all others. The kernel hands out those first.
 pub fn drought(fixture: &Fixture) -> Outcome {
     let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if thp.is_empty() || thp.contains("[never]") {
@@ -66,14 +66,14 @@ pub fn many_mappings(fixture: &Fixture) -> Outcome {
     let (median, longest) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
     println!("{moved} pages in {} pauses: median {} us, longest {} us", pauses.len(), median / 1000, longest / 1000);
     assert!(moved > 10_000);
-    // Other programs may lengthen single pauses by any time. The benchmark says how long they are where nothing else runs.
+    // Other programs may lengthen a single pause by any time. The benchmark measures pauses on a machine where nothing else runs.
     assert!(median < 250_000_000, "{median} ns");
     let counts = target.goes_on();
     assert_eq!((counts.wrong, counts.broken_off), (0, 0));
     Ok(())
 }
 
-/// Making all of a mapping writable takes as long as a pause may, so that each moved a single page.
+/// Making a whole mapping writable once took as long as a pause may last, so that each pause moved a single page.
 pub fn large_library(fixture: &Fixture) -> Outcome {
     let target = fixture.target("library")?;
     target.goes_on();
@@ -85,10 +85,10 @@ pub fn large_library(fixture: &Fixture) -> Outcome {
     let (report, moved) = fixture.moved(target.pid(), "0-7", |_| {});
     let pauses = pauses_of(&report).len() as u64;
     println!("{moved} pages in {pauses} pauses");
-    // Half of the 65 536 pages, unless the file was given frames that a program before it has left on these colors.
+    // Half of the 65 536 pages move, or fewer if the file got frames that an earlier program has left on these colors.
     assert!(moved > 5_000 && report["off_color"].as_u64().unwrap() < 100, "{report}");
     assert!(20 * pauses < moved, "{moved} pages in {pauses} pauses");
-    // What was split for the moves is one mapping again.
+    // The mappings that were split for the moves are joined again.
     assert_eq!((mappings(), before.len()), (before, 1));
     let counts = target.goes_on();
     assert_eq!((counts.wrong, counts.broken_off), (0, 0));
@@ -140,9 +140,9 @@ pub fn java(fixture: &Fixture) -> Outcome {
     let mut command = Command::new("java");
     command.args(["-Xmx128m", "-XX:+UseG1GC"]).arg(&source).stdin(Stdio::piped()).stdout(Stdio::piped());
     let Ok(mut process) = command.spawn() else { return Err(NotRun("java is not installed".to_owned())) };
-    let mut said = BufReader::new(process.stdout.take().unwrap());
+    let mut lines = BufReader::new(process.stdout.take().unwrap());
     let mut line = String::new();
-    said.read_line(&mut line).unwrap();
+    lines.read_line(&mut line).unwrap();
     if line != "ready\n" {
         let _ = process.kill();
         return Err(NotRun(format!("java does not run a program from its source: {}", process.wait().unwrap())));
@@ -150,7 +150,7 @@ pub fn java(fixture: &Fixture) -> Outcome {
     let rounds = rounds().div_ceil(10);
     let (mut moved, mut pauses) = (0, Vec::new());
     for round in 0..rounds {
-        // Half of the colors: fewer would need more memory than the tests touch.
+        // Half of the colors are allowed: fewer would need more memory than the tests touch.
         let colors = if round % 2 == 0 { "0-7" } else { "8-15" };
         let (report, pages) = fixture.moved(process.id(), colors, |_| {});
         moved += pages;
@@ -159,7 +159,7 @@ pub fn java(fixture: &Fixture) -> Outcome {
     }
     drop(process.stdin.take());
     line.clear();
-    said.read_line(&mut line).unwrap();
+    lines.read_line(&mut line).unwrap();
     assert_eq!((line.as_str(), process.wait().unwrap().code()), ("right\n", Some(0)));
     pauses.sort_unstable();
     println!(
@@ -180,20 +180,20 @@ pub fn asynchronous(fixture: &Fixture) -> Outcome {
                 continue;
             }
         };
-        // Without a way to move pages under it, it is left alone as a whole.
+        // If no move method is safe, the whole program is left alone.
         let before = outside(target.pid());
         let mut without = fixture.recolor(target.pid(), "0-3");
         let output = without.env("ISOCHROME_WITHOUT_MOVE", "1").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("UFFDIO_MOVE") && said.contains("hint:"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains("UFFDIO_MOVE") && message.contains("hint:"), "{message}");
         assert_eq!(outside(target.pid()), before, "{mode}");
         let (report, moved) = fixture.moved(target.pid(), "0-3", |_| {});
         let left = |why: &str| report["immovable"][why].as_u64().unwrap_or(0);
         println!("{mode}: {moved} moved, {} pinned", left("is pinned or busy"));
         assert!(moved > 0, "{mode}: {report}");
         assert!(mode == "pinned" || left("is pinned or busy") == 0, "{mode}: {report}");
-        // Of 16 pages pinned some have the colors by chance.
+        // Some of the 16 pinned pages have the colors by chance.
         assert!(mode != "pinned" || left("is pinned or busy") > 0, "{mode}: {report}");
         assert_eq!(target.process.try_wait().unwrap(), None, "{mode}");
     }
@@ -201,7 +201,7 @@ pub fn asynchronous(fixture: &Fixture) -> Outcome {
 }
 
 pub fn dry_run_and_second_sweep(fixture: &Fixture) -> Outcome {
-    // A fork gives the program other frames for what it writes next, which would be found as well.
+    // After a fork the program gets other frames for what it writes next, which would be counted too.
     let target = fixture.target("alone")?;
     target.goes_on();
     let mut dry = fixture.recolor(target.pid(), "5-8");

@@ -1,4 +1,4 @@
-//! What must not be touched.
+//! Tests of processes that must not be touched.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -13,9 +13,9 @@ use crate::trial::{NotRun, Outcome};
 pub fn refusals(fixture: &Fixture) -> Outcome {
     let refused = |mut command: Command, what: &str| {
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(what) && said.contains("hint:"), "`{what}` is not in: {said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains(what) && message.contains("hint:"), "`{what}` is not in: {message}");
     };
     let target = fixture.target("torture")?;
     target.goes_on();
@@ -97,7 +97,7 @@ pub fn refusals(fixture: &Fixture) -> Outcome {
     }
     match small_program(fixture) {
         Some(mut other) => {
-            // It counts as started while the kernel still maps it.
+            // The program counts as started while the kernel still maps it.
             let begin = Instant::now();
             while !outside(other.id()).0.contains("[vdso]") && begin.elapsed() < Duration::from_secs(2) {
                 std::thread::sleep(Duration::from_millis(5));
@@ -123,14 +123,14 @@ pub fn filtered(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// What of a process can be seen from outside that a recoloring would change: its mappings, its threads, who traces it.
+/// Returns what a recoloring would change of a process and others can see: its mappings, its threads, and its tracer.
 pub fn outside(pid: u32) -> (String, usize, String) {
     let text = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let tracer = text("status").lines().find(|line| line.starts_with("TracerPid")).unwrap().to_owned();
     (text("maps"), fs::read_dir(format!("/proc/{pid}/task")).unwrap().count(), tracer)
 }
 
-/// The smallest 32-bit program: it waits. `None` where the kernel does not run such programs.
+/// Starts the smallest 32-bit program, which only waits. `None` if the kernel does not run such programs.
 fn small_program(fixture: &Fixture) -> Option<Child> {
     // mov eax, SYS_pause (29 on i386); int 0x80; jmp back.
     const CODE: [u8; 9] = [0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7];
@@ -139,7 +139,7 @@ fn small_program(fixture: &Fixture) -> Option<Child> {
     let mut program = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     let halves = |program: &mut Vec<u8>, values: &[u16]| values.iter().for_each(|v| program.extend(v.to_le_bytes()));
     let words = |program: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|v| program.extend(v.to_le_bytes()));
-    // An executable for the i386, its entry, where its one segment is described.
+    // The header of an executable for the i386: its entry, and the offset of its only program header.
     halves(&mut program, &[2, 3]);
     words(&mut program, &[1, BASE + HEADERS, 52, 0, 0]);
     halves(&mut program, &[52, 32, 1, 0, 0, 0]);

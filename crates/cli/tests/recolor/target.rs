@@ -1,4 +1,4 @@
-//! What the tests of `recolor` share: a program to move, and what it counts.
+//! Fixture of the tests of `recolor`: a program to move, and its counts.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -22,19 +22,19 @@ impl Fixture {
         command
     }
 
-    /// The report of a recoloring that must succeed.
+    /// Recolors `pid`, which must succeed, and returns the report.
     pub fn recolored(&self, pid: u32, colors: &str) -> Value {
         json(&succeeding(self.recolor(pid, colors)))
     }
 
-    /// How many pages a recoloring would move now.
+    /// Returns the number of pages that a recoloring would move now.
     pub fn expected(&self, pid: u32, colors: &str) -> u64 {
         let mut dry = self.recolor(pid, colors);
         dry.arg("--dry-run");
         json(&succeeding(dry))["expected"]["pages"].as_u64().unwrap()
     }
 
-    /// The report of a recoloring that must succeed, by a command that `changed` has changed, and how many pages it moved.
+    /// Recolors by a command that `changed` has modified, which must succeed. Returns the report and the number of pages moved.
     pub fn moved(&self, pid: u32, colors: &str, changed: impl Fn(&mut Command)) -> (Value, u64) {
         let expected = self.expected(pid, colors);
         let mut command = self.recolor(pid, colors);
@@ -50,7 +50,7 @@ impl Fixture {
         json(&succeeding(command))["repaired"].as_bool().unwrap()
     }
 
-    /// The target, built with the machine's C compiler.
+    /// Builds the target with the machine's C compiler.
     pub fn target(&self, mode: &str) -> Result<Target, NotRun> {
         let program = self.path("target");
         if !program.exists() {
@@ -65,8 +65,8 @@ impl Fixture {
         let mut process =
             Command::new(program).arg(mode).arg(&counts).stdout(Stdio::piped()).spawn().expect("the target starts");
         let mut line = String::new();
-        let mut said = BufReader::new(process.stdout.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap());
+        lines.read_line(&mut line).unwrap();
         if line != "ready\n" {
             return Err(NotRun(format!("this kernel does not do `{mode}`: {}", process.wait().unwrap())));
         }
@@ -76,22 +76,22 @@ impl Fixture {
             "mappings" | "library" => 1,
             _ => 8 + u64::from(mode == "torture"),
         };
-        Ok(Target { process, counts, forks: mode == "torture", areas, _said: said })
+        Ok(Target { process, counts, forks: mode == "torture", areas, _output: lines })
     }
 }
 
-/// A process that is ended when the test is.
+/// A process that is killed at the end of the test.
 pub struct Target {
     pub process: Child,
     counts: PathBuf,
-    /// Whether it forks.
+    /// Whether the process forks.
     forks: bool,
-    /// How many of its threads write memory.
+    /// Number of its threads that write memory.
     pub areas: u64,
-    _said: BufReader<std::process::ChildStdout>,
+    _output: BufReader<std::process::ChildStdout>,
 }
 
-/// What a target has counted: see its source.
+/// Counts of a target; its source explains them.
 #[derive(Debug)]
 pub struct Counts {
     pub rounds: u64,
@@ -122,7 +122,7 @@ impl Target {
         }
     }
 
-    /// Waits until every thread that works, waits or forks has gone on: what it says then.
+    /// Waits until every thread that works, waits or forks has made progress, and returns the counts.
     pub fn goes_on(&self) -> Counts {
         let begin = Instant::now();
         while self.counts().areas < self.areas {
@@ -151,10 +151,10 @@ impl Drop for Target {
     }
 }
 
-/// The output of a command that must succeed, once every thread of the program can be stopped.
+/// Runs a command that must succeed once every thread of the program can be stopped, and returns its output.
 ///
-/// One thread of the target joins huge pages, and meanwhile waits for the kernel's own threads, where no signal reaches it. The tool must
-/// say so and change nothing. This waits until the thread is back; any other failure is one at once.
+/// One thread of the target joins huge pages. Meanwhile it waits for the kernel's own threads, and no signal reaches it. The tool must say
+/// so and change nothing. This function tries again until the thread is back; any other failure fails the test.
 pub fn succeeding(mut command: Command) -> Output {
     let begin = Instant::now();
     loop {
@@ -162,10 +162,10 @@ pub fn succeeding(mut command: Command) -> Output {
         if output.status.success() {
             return output;
         }
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains("does not stop"), "{:?} {said}", output.status);
-        assert!(begin.elapsed() < Duration::from_secs(60), "a thread cannot be stopped for a minute: {said}");
-        println!("{}", said.trim_end());
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && message.contains("does not stop"), "{:?} {message}", output.status);
+        assert!(begin.elapsed() < Duration::from_secs(60), "a thread cannot be stopped for a minute: {message}");
+        println!("{}", message.trim_end());
     }
 }
 
@@ -177,14 +177,14 @@ pub fn sum(report: &Value, key: &str) -> u64 {
     report["regions"].as_array().unwrap().iter().map(|region| region[key].as_u64().unwrap()).sum()
 }
 
-/// Pages that were left, those of mappings that are never moved aside.
+/// Returns the entries of pages that were not moved, without those of mappings that are never moved.
 pub fn left_behind(report: &Value) -> Vec<&Value> {
     let fixed = |why: &str| why.starts_with("is ") || why.starts_with("holds what");
     let regions = report["regions"].as_array().unwrap().iter();
     regions.filter(|region| region["why"].as_str().is_some_and(|why| !fixed(why))).collect()
 }
 
-/// One to eight of the 16 colors.
+/// Draws one to eight of the 16 colors.
 pub fn random_colors(rng: &mut fastrand::Rng) -> String {
     let mut colors: Vec<u32> = (0..16).collect();
     rng.shuffle(&mut colors);
@@ -196,17 +196,18 @@ pub fn pauses_of(report: &Value) -> Vec<u64> {
     report["pauses_ns"].as_array().unwrap().iter().map(|pause| pause.as_u64().unwrap()).collect()
 }
 
-/// Journals that are left.
+/// Returns the journals that are left.
 pub fn journals(fixture: &Fixture) -> Vec<String> {
     let files = fs::read_dir(fixture.folder.path()).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("recolor-")).collect()
 }
 
-/// Shares of the resident pages of `pid` that have `colors` or cannot be moved, by a look that stops nothing.
+/// Returns the number of resident pages of `pid` that are on `colors`, that would be moved, and that are immovable, without stopping the
+/// process.
 pub fn on_color(fixture: &Fixture, pid: u32, colors: &str) -> (u64, u64, u64) {
-    let mut look = fixture.recolor(pid, colors);
-    look.arg("--dry-run");
-    let report = json(&succeeding(look));
+    let mut command = fixture.recolor(pid, colors);
+    command.arg("--dry-run");
+    let report = json(&succeeding(command));
     (sum(&report, "on_color"), sum(&report, "moved"), sum(&report, "immovable"))
 }

@@ -1,4 +1,4 @@
-//! Torture: a program that checks its own memory is recolored, and the tool killed, again and again.
+//! Torture tests: a program that checks its own memory is recolored again and again, and the tool is killed meanwhile.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ pub fn recolored_again_and_again(fixture: &Fixture) -> Outcome {
     torture(fixture, rounds(), |_| {})
 }
 
-/// The same by the way for kernels without UFFDIO_MOVE, in a fifth of the rounds; and killed in the midst of it.
+/// Does the same by the move method for kernels without UFFDIO_MOVE, in a fifth of the rounds, and kills the tool meanwhile.
 pub fn recolored_without_moves(fixture: &Fixture) -> Outcome {
     let without = |command: &mut Command| {
         command.env("ISOCHROME_WITHOUT_MOVE", "1");
@@ -40,12 +40,12 @@ fn torture(fixture: &Fixture, rounds: usize, changed: impl Fn(&mut Command)) -> 
     assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0));
     pauses.sort_unstable();
     println!("{rounds} recolorings, {moved} pages, median pause {} us, {counts:?}", pauses[pauses.len() / 2] / 1000);
-    // Each round but the first finds pages on other colors.
+    // Every round but the first finds pages on other colors.
     assert!(moved > 200 * rounds as u64, "{moved}");
     Ok(())
 }
 
-/// A target that is not the one tortured otherwise: recolored again and again, it counts nothing wrong.
+/// Recolors a target of another `mode` again and again. Its counts must stay right.
 fn recolored_without_harm(fixture: &Fixture, mode: &str, rounds: usize) -> Outcome {
     let target = fixture.target(mode)?;
     target.goes_on();
@@ -85,7 +85,7 @@ pub fn beginning_others(fixture: &Fixture) -> Outcome {
     recolored_without_harm(fixture, "vforks", rounds().div_ceil(5))
 }
 
-/// Memory that one recoloring has mapped in the program for its work is not taken for the program's own by another one.
+/// A recoloring does not take memory that another one has mapped for its work for memory of the program.
 pub fn by_two_at_a_time(fixture: &Fixture) -> Outcome {
     let target = fixture.target("torture")?;
     target.goes_on();
@@ -95,7 +95,7 @@ pub fn by_two_at_a_time(fixture: &Fixture) -> Outcome {
         let color = (4 + 2 * (round % 6)).to_string();
         let mut other = fixture.recolor(target.pid(), &color);
         let other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command starts");
-        // Somewhere within its work.
+        // The other command is somewhere in its work then.
         std::thread::sleep(Duration::from_millis(u64::from(5 + 7 * (round % 10))));
         let report = fixture.recolored(target.pid(), "0-3");
         other.wait_with_output().unwrap();
@@ -106,7 +106,7 @@ pub fn by_two_at_a_time(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// SIGTERM at any moment, also while another one is waited for: the tool ends, and nothing is left behind.
+/// SIGTERM ends the tool at any moment, also while it waits for another one, and nothing is left behind.
 pub fn interrupted(fixture: &Fixture) -> Outcome {
     let target = fixture.target("rings")?;
     target.goes_on();
@@ -125,7 +125,7 @@ pub fn interrupted(fixture: &Fixture) -> Outcome {
         let asked = Instant::now();
         assert!(Command::new("kill").arg(tool.id().to_string()).status().unwrap().success());
         while tool.try_wait().unwrap().is_none() {
-            // The documentation says two seconds; a loaded machine gets more.
+            // The documentation promises two seconds; a loaded machine gets more.
             assert!(asked.elapsed() < Duration::from_secs(10), "in round {round} the tool does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -163,8 +163,8 @@ fn kill_target(fixture: &Fixture, mode: &str, rounds: usize, changed: impl Fn(&m
         finished += usize::from(tool.wait().unwrap().success());
         repaired += usize::from(fixture.repair(target.pid()));
         let counts = target.goes_on();
-        // A tool that is killed in the instant between stopping a thread and setting what it goes on with leaves the one call that
-        // breaks off when stopped.
+        // If the tool is killed between stopping a thread and setting its registers, the only system call that a stop interrupts stays
+        // interrupted.
         assert_eq!((counts.wrong, counts.broken_off), (0, 0), "in round {round}: {counts:?}");
     }
     println!("{rounds} kills: {finished} came too late, {repaired} left something to repair, {:?}", target.counts());
@@ -182,7 +182,8 @@ pub fn ending(fixture: &Fixture) -> Outcome {
     let mut cut_short = 0;
     for _ in 0..rounds() {
         let mut target = fixture.target("alone")?;
-        let mut recolor = fixture.recolor(target.pid(), "0-3").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut recolor =
+            fixture.recolor(target.pid(), "0-3").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(rng.u64(0..400)));
         target.process.kill().unwrap();
         cut_short += u32::from(!recolor.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! What ends a run before its time, and that everything is put back.
+//! Tests that a run that ends early restores everything.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -36,11 +36,11 @@ pub fn sigkill(fixture: &Fixture) -> Outcome {
     let plan = fixture.plan("none", vec![fixture.good(), forks]);
     let mut run = fixture.run(&plan, &["--duration", "60s", "--keep-going"]).stdout(Stdio::null()).spawn().unwrap();
     wait_until("a run", || bystander.cpus() != before);
-    // Two programs and what one of them started.
+    // Two programs, and a process that one of them started.
     wait_until("three processes", || fixture.traces().iter().filter(|trace| trace.starts_with("process")).count() == 3);
     run.kill().unwrap();
     run.wait().unwrap();
-    // Started while CPUs were kept off, by a program that was kept off itself.
+    // This program was started while other programs were kept off the CPUs, by a program that was itself kept off.
     wait_until("the end of the programs", || {
         fixture.traces().iter().filter(|trace| trace.starts_with("process")).count() == 1
     });

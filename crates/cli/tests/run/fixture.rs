@@ -1,4 +1,4 @@
-//! What the tests of `isochrome run` share: a program to run, plans of it, and what a run leaves.
+//! Fixture of the tests of `isochrome run`: a program to run, plans for it, and what a run leaves behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::mounted::Mounted;
 use crate::stalls::{StallDetector, Stalls};
 use crate::trial::NotRun;
 
-/// A folder with the program of the tests, and the CPU that its tasks run on.
+/// A folder with the program of the tests, and the CPU of its tasks.
 pub struct Fixture {
     pub folder: TempDir,
     pub cpu: usize,
 }
 
-/// CPUs that a process may run on, as the kernel lists them.
+/// Returns the CPUs that a process may run on, as the kernel lists them.
 pub fn cpus_of(pid: u32) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
@@ -51,7 +51,7 @@ impl Fixture {
         self.folder.path().join(name)
     }
 
-    /// A task: its mode, the time of a job in us, its period and its bound in us; how its jobs are seen.
+    /// Returns a task, given its mode and the time of a job in us, its period and its bound in us, and how its jobs are observed.
     pub fn task(&self, name: &str, words: &[&str], period_us: u64, bound_us: u64, jobs: &str) -> Task {
         let program = self.path("task").display().to_string();
         let command: Vec<String> =
@@ -68,14 +68,14 @@ impl Fixture {
         }
     }
 
-    /// A good program that is released every 5 ms.
+    /// Returns a task that meets its bound and is released every 5 ms.
     pub fn good(&self) -> Task {
         self.task("good", &["line", "50"], 5000, 4000, "line")
     }
 
     pub fn plan(&self, method: &str, mut tasks: Vec<Task>) -> PathBuf {
-        for (place, task) in tasks.iter_mut().enumerate() {
-            task.plan["partitions"] = json!([4 * place + 1, 4 * place + 2, 4 * place + 3, 4 * place + 4]);
+        for (index, task) in tasks.iter_mut().enumerate() {
+            task.plan["partitions"] = json!([4 * index + 1, 4 * index + 2, 4 * index + 3, 4 * index + 4]);
         }
         let (planned, programs): (Vec<Value>, Vec<Value>) =
             tasks.into_iter().map(|task| (task.plan, task.program)).unzip();
@@ -90,7 +90,7 @@ impl Fixture {
         path
     }
 
-    /// The command, with a runtime folder of its own.
+    /// Returns the command with a runtime folder of its own.
     pub fn tool(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
         command.env("ISOCHROME_RUNTIME_DIR", self.path("runtime")).args(words);
@@ -103,7 +103,7 @@ impl Fixture {
         command
     }
 
-    /// Runs a plan on a CPU that others use as well; the evidence.
+    /// Runs a plan on a CPU that other programs use as well, and returns the evidence.
     pub fn evidence(&self, plan: &Path, options: &[&str]) -> Evidence {
         let detector = StallDetector::start(self.cpu);
         let output = self.run(plan, options).arg("--share-cpus").output().unwrap();
@@ -114,7 +114,7 @@ impl Fixture {
         Evidence { run, code: output.status.code().unwrap(), text, stalls }
     }
 
-    /// Lines of jobs of a task.
+    /// Returns the lines of the jobs of a task.
     pub fn jobs(&self, task: &str) -> Vec<Vec<u64>> {
         let text = fs::read_to_string(self.path("out/jobs.csv")).unwrap();
         let mut lines = text.lines();
@@ -124,7 +124,7 @@ impl Fixture {
         rows.map(|row| row[3..].iter().map(|field| field.parse().unwrap_or(0)).collect()).collect()
     }
 
-    /// What a run leaves behind when it does not clean up.
+    /// Returns what a run has left behind without cleaning up.
     pub fn traces(&self) -> Vec<String> {
         let mut found = Vec::new();
         let runtime = fs::read_dir(self.path("runtime")).into_iter().flatten().flatten();
@@ -148,7 +148,7 @@ pub struct Task {
     pub program: Value,
 }
 
-/// What a run left, and how long CPUs stood still meanwhile.
+/// Evidence of a run, and how long CPUs were withheld meanwhile.
 pub struct Evidence {
     pub run: Value,
     pub code: i32,
@@ -164,7 +164,7 @@ impl Evidence {
         self.run["failures"].as_array().unwrap().iter().map(failure).collect()
     }
 
-    /// Ends the test, with the reason, where the host disturbed the run too much to count its jobs.
+    /// Ends the test as ignored if the host disturbed the run too much to count jobs, with the reason.
     pub fn undisturbed(&self) -> Result<(), NotRun> {
         match self.run["overhead"]["lost"].as_u64() {
             Some(lost) if lost > 0 => Err(NotRun(format!("the kernel had no room for {lost} events"))),
@@ -172,8 +172,8 @@ impl Evidence {
         }
     }
 
-    /// Jobs of a task that may be missing: releases that the tool reports as skipped, those due while a CPU stood still, and the last ones,
-    /// whose end may not have been seen.
+    /// Returns how many jobs of a task may be missing: releases that the tool reports as skipped, releases due while a CPU was withheld,
+    /// and the last jobs, whose end may not have been observed.
     pub fn missing_max(&self, period_us: u64) -> u64 {
         let skipped = self.run["overhead"]["releases_skipped"].as_u64().unwrap();
         skipped + self.stalls.total.as_micros() as u64 / period_us + 5
@@ -186,7 +186,7 @@ pub fn json_of(output: &Output) -> Value {
     })
 }
 
-/// A program beside the tasks, ended with the test.
+/// A program beside the tasks, which is killed at the end of the test.
 pub struct Bystander(pub Child);
 
 impl Bystander {
@@ -215,12 +215,12 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 impl Fixture {
-    /// A mounted tree of caches of level 2.
+    /// Mounts a resctrl tree with caches of level 2.
     pub fn resctrl(&self) -> Result<Mounted<State>, NotRun> {
         Mounted::resctrl(2, self.path("resctrl"))
     }
 
-    /// Which of the two caches of the tree serves the tasks.
+    /// Returns the number of the cache of the tree that serves the tasks: 0 or 1.
     pub fn instance(&self) -> Result<usize, NotRun> {
         let id = Sysfs::system().cache_id(2, CpuId(self.cpu as u32));
         let id = id.ok_or_else(|| NotRun("sysfs does not number the caches".to_owned()))? as usize;
@@ -235,7 +235,7 @@ impl Fixture {
     }
 }
 
-/// What a setting of a run was meanwhile.
+/// Returns the value of a setting during a run.
 pub fn during(run: &Value, name: &str) -> String {
     let settings = run["settings"].as_array().unwrap();
     let found = settings.iter().find(|setting| setting["name"].as_str().unwrap().starts_with(name));

@@ -1,9 +1,8 @@
-//! Programs of a plan run together: every job is seen, every failure is reported, and the machine is as it was afterwards.
+//! Tests of running the programs of a plan together: every job is observed, every failure is reported, and the machine is restored.
 //!
-//! Nothing here depends on how long something takes, but on what happens and in what order: hosts are noisy. Where a test counts jobs, it
-//! watches for how long the host withholds CPUs (`stalls`), allows for as many releases, and is reported as ignored, with the
-//! reason, where that is too long to count. A test that the machine cannot run is reported as ignored, too; `HARDWARE_REQUIRED=1` makes
-//! both a failure. No test is tried twice.
+//! Hosts are noisy, so the tests assert what happens and in which order, but not how long it takes. A test that counts jobs measures how
+//! long the host withholds CPUs (`stalls`), and allows for the releases in that time. If that time is too long, the test is reported as
+//! ignored, with the reason. So is a test that the machine cannot run; `HARDWARE_REQUIRED=1` makes both a failure. No test is tried twice.
 
 mod ending;
 mod failing;

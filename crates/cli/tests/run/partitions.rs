@@ -1,4 +1,4 @@
-//! CPUs of tasks as partitions of cgroup v2, and what can be reserved there.
+//! Tests of CPUs of tasks as partitions of cgroup v2, and of reservations there.
 
 use std::fs;
 use std::process::Stdio;
@@ -23,14 +23,14 @@ pub fn partitions(fixture: &Fixture) -> Outcome {
     let group = format!("isochrome-{}-cpu{}", run.id(), fixture.cpu);
     let expected = (fixture.cpu.to_string(), "root".to_owned(), fixture.programs());
     assert_eq!((state.switched_on, state.groups.get(&group)), (true, Some(&expected)));
-    // It is the kernel that keeps others off then.
+    // The kernel itself keeps other programs off.
     assert_eq!(bystander.cpus(), before);
     let output = run.wait_with_output().unwrap();
     let run = &json_of(&output)["sections"][0]["numbers"];
     assert_eq!(run["failures"], json!([]));
     assert!(during(run, "other programs").contains("partition of cgroup v2"), "{}", run["settings"]);
     assert_eq!(*tree.state(), Cgroup::default());
-    // Where the kernel says that it is none, others are kept off by affinity, and the reason is reported.
+    // If the kernel refuses the partition, other programs are kept off by affinity, and the reason is reported.
     let why = "Parent is not a partition root";
     tree.state().invalid = Some(why.to_owned());
     let output = fixture.run(&plan, &["--duration", "300ms"]).env("ISOCHROME_CGROUP", tree.root()).output().unwrap();
@@ -49,13 +49,13 @@ pub fn busy_partition(fixture: &Fixture) -> Outcome {
     let run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::piped()).spawn().unwrap();
     let group = format!("isochrome-{}-cpu{}", run.id(), fixture.cpu);
     wait_until("a partition", || tree.state().groups.get(&group).is_some_and(|(.., processes)| !processes.is_empty()));
-    // Somebody else's, who also needs the controller that is on by now.
+    // A group of another tool, which also needs the controller that is on by now.
     let theirs = ("0".to_owned(), "root".to_owned(), Vec::new());
     tree.state().groups.insert("theirs".to_owned(), theirs.clone());
     tree.state().groups.get_mut(&group).unwrap().2.push(guest.0.id().to_string());
     let output = run.wait_with_output().unwrap();
     assert!(json_of(&output)["warnings"].to_string().contains(&format!("{group}: cannot be removed")), "{output:?}");
-    // Its CPU is everybody's all the same.
+    // Every program may use the CPU again nevertheless.
     assert_eq!(tree.state().groups[&group].1, "member");
     assert_eq!(fixture.traces().len(), 1, "the journal");
     let next = || fixture.tool(&["ps"]).output().unwrap();
@@ -89,7 +89,7 @@ pub fn deadline_refused(fixture: &Fixture) -> Outcome {
         return Err(NotRun("this kernel admits every reservation (kernel.sched_rt_runtime_us)".to_owned()));
     }
     let plan = fixture.plan("none", vec![fixture.good()]);
-    // No partition, so its CPU is one of several of a root domain.
+    // Without a partition its CPU shares a root domain with others.
     let evidence = fixture.evidence(&plan, &["--duration", "300ms", "--policy", "deadline"]);
     let failures = evidence.failures();
     assert!(failures.len() == 1 && failures[0].1.contains("cannot be given SCHED_DEADLINE"), "{failures:?}");
@@ -119,7 +119,7 @@ pub fn deadline(fixture: &Fixture) -> Outcome {
     stalls.check()?;
     assert_eq!(run["failures"], json!([]));
     for (task, expected) in run["tasks"].as_array().unwrap().iter().zip([500, 200]) {
-        // A share of them may be missing by what a disturbance that is let pass takes.
+        // Some jobs may be missing because of disturbances that are tolerated.
         assert!(10 * task["jobs"].as_u64().unwrap() > 9 * expected, "{task}");
     }
     Ok(())

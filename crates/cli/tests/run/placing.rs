@@ -1,4 +1,4 @@
-//! Where the memory of programs lies: on which colors, and whether it is locked.
+//! Tests of the memory of programs: on which colors it lies, and whether it is locked.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -36,11 +36,11 @@ pub fn colors_and_comparison(fixture: &Fixture) -> Outcome {
     let compared = run["comparison"]["tasks"].as_array().unwrap();
     for (task, jobs) in compared.iter().zip([1000, 200]) {
         for side in ["partitioned", "unpartitioned"] {
-            // Two blocks of half a second each, in windows of a quarter; a job that is late may be in one more.
+            // Two blocks of half a second each, in windows of a quarter second. A late job may lie in one window more.
             assert!(task[side]["windows"].as_u64().unwrap() <= 6, "{task}");
             assert!(task[side]["jobs"].as_u64().unwrap() <= jobs, "{task}");
         }
-        // Two pairs show no difference, and say so.
+        // Two pairs are too few to show a difference, and the evidence says so.
         assert!(task["execution"]["n"].as_u64().is_none_or(|pairs| pairs <= 2), "{task}");
     }
     evidence.undisturbed()?;
@@ -54,7 +54,7 @@ pub fn colors_and_comparison(fixture: &Fixture) -> Outcome {
 }
 
 pub fn hidden_frames(fixture: &Fixture) -> Outcome {
-    // What lasts for the boot lies in memory.
+    // Files that last for the boot lie in memory.
     let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| NotRun(format!("/dev/shm: {error}")))?;
     let ran = |command: &mut Command| -> Result<(Output, String), NotRun> {
         let output = command.env("ISOCHROME_RUNTIME_DIR", folder.path()).output();
@@ -67,7 +67,7 @@ pub fn hidden_frames(fixture: &Fixture) -> Outcome {
         return Err(NotRun(stderr.lines().last().unwrap_or_default().to_owned()));
     }
     let mut good = fixture.good();
-    // Eviction tests take memory of the program that they are within.
+    // Eviction tests use memory inside the program.
     good.program["memory_bytes"] = json!(8 << 20);
     let plan = fixture.plan("colors", vec![good]);
     let mut run = Command::new("setpriv");
@@ -90,7 +90,7 @@ pub fn hidden_frames(fixture: &Fixture) -> Outcome {
 
 pub fn locked(fixture: &Fixture) -> Outcome {
     let plan = fixture.plan("none", vec![fixture.good()]);
-    // Until what is looked for was seen, however long that takes.
+    // Waits until the state was observed, however long that takes.
     let seen = |options: &[&str], locked: bool| {
         let mut run = fixture.run(&plan, options);
         let run = run.args(["--share-cpus", "--duration", "60s"]).stdout(Stdio::piped()).spawn().unwrap();

@@ -1,7 +1,7 @@
-//! For how long CPUs stood still while a test ran.
+//! Measures how long the host withheld CPUs while a test ran.
 //!
-//! What a hypervisor takes away is neither announced nor reported in full afterwards. A thread of the highest priority that sleeps again
-//! and again notices: whatever else wants its CPU, nothing in this machine keeps it from waking up.
+//! A hypervisor neither announces steal time nor reports all of it afterwards. A thread of the highest priority that sleeps again and again
+//! notices it, because nothing else on this machine can keep it from waking up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,34 +13,34 @@ use isochrome_model::units::{CpuId, Ns};
 
 use crate::trial::NotRun;
 
-/// Above every task, and above the thread that releases jobs.
+/// Priority above every task, and above the thread that releases jobs.
 const PRIORITY: u8 = 90;
 
-/// Between two looks at the clock.
+/// Time between two readings of the clock.
 const EVERY: Duration = Duration::from_millis(1);
 
-/// Waking up takes this long at most where nothing is withheld.
+/// Longest time that waking up takes if no CPU is withheld.
 const USUAL: Duration = Duration::from_micros(200);
 
-/// A quarter of what a program may take without counting as one that hangs.
+/// Longest stall at which jobs are counted: a quarter of the time after which a program counts as hanging.
 const LONGEST_MAX: Duration = Duration::from_millis(50);
 
-/// The share of a run that may be withheld before its jobs are not counted: half of what makes jobs missing for the tool.
+/// Largest withheld share of a run at which jobs are counted: half of the share at which the tool reports missing jobs.
 const SHARE_MAX: f64 = 0.05;
 
-/// For how long CPUs stood still.
+/// Times for which CPUs were withheld.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stalls {
-    /// At once.
+    /// Longest single time.
     pub longest: Duration,
-    /// Of all CPUs together.
+    /// Sum of the times of all CPUs.
     pub total: Duration,
-    /// While this much time passed.
+    /// Time that passed meanwhile.
     pub of: Duration,
 }
 
 impl Stalls {
-    /// Whether jobs can be counted; if not, why.
+    /// Checks whether jobs can be counted, and returns the reason if not.
     pub fn check(&self) -> Result<(), NotRun> {
         if self.longest <= LONGEST_MAX && self.total.as_secs_f64() <= SHARE_MAX * self.of.as_secs_f64() {
             return Ok(());
@@ -62,7 +62,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// On the CPU of the tasks and on that of the thread that releases their jobs.
+    /// Begins to measure, on the CPU of the tasks and on that of the thread that releases their jobs.
     pub fn start(cpu: usize) -> StallDetector {
         let tasks = CpuId(cpu as u32);
         let releases = allowed_cpus().unwrap().into_iter().find(|cpu| *cpu != tasks);
@@ -86,7 +86,7 @@ impl StallDetector {
     }
 }
 
-/// The longest time for which `cpu` stood still, and all such times together.
+/// Returns the longest time for which `cpu` was withheld, and the sum of all such times.
 fn measure(cpu: CpuId, over: &AtomicBool) -> (Duration, Duration) {
     let _settings = RealtimeRequest::new().timer_slack(Ns(1)).fifo(PRIORITY).pin(cpu).apply();
     let (mut longest, mut total) = (Duration::ZERO, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Ways of a cache for tasks, and for everybody else.
+//! Tests of cache ways for tasks, and for everybody else.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub fn ways(fixture: &Fixture) -> Outcome {
     let options = ["--duration", "1500ms", "--share-cpus"];
     let mut run = fixture.run(&plan, &options);
     let run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Each joins before it begins.
+    // Each program joins its group before it begins.
     wait_until("ways for both", || tree.state().tasks.len() == 2 && fixture.programs().len() == 2);
     let groups = tree.state().groups.clone();
     let mut tasks: Vec<String> = tree.state().tasks.values().flatten().cloned().collect();
@@ -39,7 +39,7 @@ pub fn ways(fixture: &Fixture) -> Outcome {
     assert!(setting["during"].as_str().unwrap().contains(&format!("others {id}=ff00, group 1: {id}=f")), "{setting}");
     assert_eq!(tree.state().groups, State::new(2).groups);
     assert!(!fixture.path("runtime/resctrl.json").exists());
-    // Of the two sides of a comparison one has ways.
+    // Only one side of a comparison has ways.
     tree.state().written.clear();
     let compare = ["--duration", "500ms", "--share-cpus", "--compare", "none"];
     let output = fixture.run(&plan, &compare).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
@@ -70,7 +70,7 @@ pub fn ways_and_colors(fixture: &Fixture) -> Outcome {
     for (task, first) in run["tasks"].as_array().unwrap().iter().zip([0, 4]) {
         assert_eq!(task["placement"]["colors"], json!([first, first + 1, first + 2, first + 3]));
     }
-    // A quarter of 16 ways is everybody else's.
+    // Everybody else has a quarter of the 16 ways.
     let written = tree.state().written.clone();
     assert_eq!(written[..2], [format!(" L2:{id}=f000"), format!("isochrome-tasks L2:{id}=fff")]);
     assert_eq!(tree.state().groups, State::new(2).groups);
@@ -79,7 +79,7 @@ pub fn ways_and_colors(fixture: &Fixture) -> Outcome {
 
 pub fn profile_by_ways(fixture: &Fixture) -> Outcome {
     let (tree, id) = (fixture.resctrl()?, fixture.instance()?);
-    // Ways in pairs: two are the smallest mask, and everybody else keeps two.
+    // Ways come in pairs: the smallest mask has two, and everybody else keeps two.
     tree.state().least = 2;
     let mut machine = Sysfs::system().machine().unwrap().0;
     let refill = Refill { clean_ns: Ns(1000), dirty_ns: Ns(2000), lines: 64 };
@@ -101,7 +101,7 @@ pub fn profile_by_ways(fixture: &Fixture) -> Outcome {
     let output = command.env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let profile: Value = serde_json::from_str(&fs::read_to_string(fixture.path("profile.json")).unwrap()).unwrap();
-    // Eight pairs; refilling one takes as long as its share of the cache.
+    // There are eight pairs. The refill time of a pair is its share of that of the cache.
     assert_eq!((profile["partitions"].clone(), profile["method"].clone()), (json!(7), json!("ways")));
     assert_eq!(profile["refill_ns_per_partition"], json!((1000 * colors).div_ceil(8)));
     let measured = profile["tasks"][0]["measured"].as_array().unwrap();
@@ -127,7 +127,7 @@ pub fn no_ways(fixture: &Fixture) -> Outcome {
         assert_eq!(fixture.traces(), Vec::<String>::new());
     };
     refused(&fixture.path("nowhere"), &["mount -t resctrl"]);
-    // Classes of service are there, but others have them.
+    // Classes of service exist, but others use them.
     for number in 0..14 {
         tree.state().make(&format!("theirs-{number}")).unwrap();
     }
@@ -140,7 +140,7 @@ pub fn no_ways(fixture: &Fixture) -> Outcome {
     tree.state().least = 3;
     refused(tree.root(), &["16 ways are not a multiple of 5 partitions"]);
     tree.state().least = 1;
-    // An exclusive group of another tool has what the default one would have.
+    // An exclusive group of another tool has the ways that the default group should get.
     let mut state = tree.state();
     state.exclusive = Some("theirs-0".to_owned());
     state.groups.insert("theirs-0".to_owned(), [0xff00; 2]);
@@ -179,7 +179,7 @@ pub fn ways_after_sigkill(fixture: &Fixture) -> Outcome {
     wait_until("ways", || !tree.state().tasks.is_empty());
     let next = || fixture.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
     let stderr_of = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    // Who lives is left alone.
+    // The groups of a run that is alive are left alone.
     assert_eq!(stderr_of(&next()), "");
     assert_eq!(tree.state().names(), ["isochrome-1"]);
     run.kill().unwrap();

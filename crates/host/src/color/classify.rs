@@ -6,14 +6,14 @@ use isochrome_model::units::Color;
 
 use super::eviction::{self, EvictionTest};
 
-/// Pages classified together at first: more share the cost of a traversal, but when more pages of one color than the
-/// cache has ways meet in a batch they evict each other.
+/// Number of pages that are classified together at first. A large batch shares the cost of a traversal, but pages of one color evict each
+/// other if a batch has more of them than the cache has ways.
 const BATCH: usize = 32;
 /// Batch size in the rounds that confirm ambiguous pages.
 const CONFIRMING_BATCH: usize = 8;
 /// Number of rounds that confirm ambiguous pages.
 pub(super) const CONFIRMING_ROUNDS: usize = 8;
-/// Traversals of an eviction set per test when classifying.
+/// Number of traversals of an eviction set in a test of a page to classify.
 pub(crate) const PASSES: u32 = 3;
 
 /// Returns how many groups are not exactly one color of their own, by their rows of `cross`, and the number of all groups.

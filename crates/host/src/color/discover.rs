@@ -8,7 +8,7 @@
 use super::classify::PASSES;
 use super::eviction::{ArenaEvictionTest, EVICTED};
 
-/// Sizes that steer the search. They come from the declared geometry; the number of colors found does not.
+/// Sizes for the search of eviction sets. They come from the declared geometry; the number of colors found does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// Number of ways of the cache.

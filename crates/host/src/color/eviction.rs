@@ -12,9 +12,9 @@ use crate::machine::sysfs::Sysfs;
 use crate::sys::heap::BackingMemory;
 use crate::sys::memory::{Arena, page_bytes};
 
-/// An eviction test: measures how much of a page other pages evict, by time, by hardware counters, or on a modeled cache.
+/// An eviction test, which measures the share of a page that other pages evict, by time, by hardware counters, or on a modeled cache.
 ///
-/// Shares are 0 to 1. Noise (a neighbor on the core, an interrupt) only ever raises a share; replacement luck can lower one.
+/// Shares are 0 to 1. Noise, such as a neighbor on the core or an interrupt, only raises a share; replacement luck can lower it.
 pub trait EvictionTest {
     /// Touches `targets`, traverses `set` `passes` times, and writes to `shares` for each target the share of its lines that were evicted.
     fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
@@ -24,7 +24,7 @@ pub trait EvictionTest {
         None
     }
 
-    /// Runs `tests` one after the other, each a set and its targets. Returns the shares of each.
+    /// Runs `tests`, each a set and its targets, one after the other, and returns the shares of each.
     fn run_all(&mut self, tests: &[(&[u32], &[u32])], passes: u32) -> Vec<Vec<f32>> {
         let one = |(set, targets): &(&[u32], &[u32])| {
             let mut shares = Vec::with_capacity(targets.len());
@@ -90,7 +90,7 @@ pub trait ArenaEvictionTest: EvictionTest {
     /// Returns the memory whose pages are tested.
     fn arena(&self) -> &Arena;
 
-    /// Returns the memory.
+    /// Returns the memory and drops the test.
     fn into_arena(self: Box<Self>) -> Arena;
 }
 
@@ -106,7 +106,7 @@ const CALIBRATION_WALKS: usize = 120;
 const CALIBRATION_WALKS_AT_LEAST: usize = 24;
 const CALIBRATION_TIME: Duration = Duration::from_secs(1);
 
-/// The sizes of the level under test and of the one inside it.
+/// Sizes of the level under test and of the level inside it.
 #[derive(Clone, Copy, Debug)]
 pub struct LevelSizes {
     /// Bytes per line.
@@ -134,15 +134,15 @@ impl LevelSizes {
     }
 }
 
-/// Lines of a page that a traversal touches, so that the page evicts the lines walked in others.
+/// Which lines of a page a traversal touches, so that it evicts the walked lines of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Traversal {
     /// Only the lines that are walked in the targets. This takes a quarter of the time, and suffices where a line competes only with lines at
     /// the same offset of other pages.
     WalkedLines,
-    /// All lines. The set index of some processors (seen on AMD Zen 5) hashes the offset in the page with higher bits of the address, so
-    /// that a line competes with one line of each page of its color, at an offset that differs from page to page.
+    /// All lines are touched. The set index of some processors, such as AMD Zen 5, hashes the offset in the page with higher bits of the
+    /// address. A line then competes with one line of each page of its color, at an offset that differs from page to page.
     WholePages,
 }
 
@@ -163,7 +163,7 @@ pub struct Walker<M: BackingMemory = Arena> {
     memory: M,
     line_bytes: usize,
     rng: fastrand::Rng,
-    /// All lines of a page; the first [`STEPS`] are walked.
+    /// All lines of a page, of which the first [`STEPS`] are walked.
     lines: Vec<u16>,
     traversal: Traversal,
 }
@@ -201,7 +201,7 @@ impl<M: BackingMemory> Walker<M> {
         self.memory
     }
 
-    /// Touches the lines of `targets` that are walked.
+    /// Touches the walked lines of `targets`.
     pub fn touch(&self, targets: &[u32]) {
         self.touch_first(targets, Traversal::WalkedLines);
     }
@@ -255,7 +255,8 @@ impl WalkTicks {
     ///
     /// `walks`: times of walks after enough pages to evict everything were touched, but only in the walked lines.
     fn traversal_by(&self, mut walks: Vec<Cycles>) -> Traversal {
-        /// Where lines compete at any offset, a quarter of the pressure is left, and not even half of the lines are gone.
+        /// Share of evicted walked lines from which on touching only these is enough. If lines compete at any offset, a quarter of the
+        /// pressure is left, and not even half of the lines are evicted.
         const ALL_GONE: f32 = 0.9;
         walks.sort_unstable();
         if self.share_missing(walks[walks.len() / 4]) >= ALL_GONE {
@@ -276,8 +277,8 @@ impl WalkTicks {
 /// `at_once`, `inner_hits`: times of walks over lines of the first level, directly after they were touched, and after a part of the level
 /// inside was touched. If these differ, there are two levels inside, and the cases cannot be distinguished.
 fn lost_or_blurred(error: ColorError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> ColorError {
-    /// A walk with its overhead takes about twice as long by lines of the second level as by those of the first, and five times as long
-    /// by those of the third, on AMD Zen 5.
+    /// Factor between two walk times that shows a level in between. On AMD Zen 5 a walk takes about twice as long from the second level as
+    /// from the first, and five times as long from the third.
     const FURTHER_OUT: u64 = 7;
     const OF_INNER: u64 = 2;
     let [first_ticks, inner_ticks] = [at_once, inner_hits].map(|mut walks| {
@@ -406,7 +407,7 @@ impl TimedEvictionTest {
         self.ticks
     }
 
-    /// Touches `targets`, then `set` `passes` times.
+    /// Touches `targets`, then traverses `set` `passes` times.
     pub fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
         self.walker.prepare(set, targets, passes);
     }
@@ -456,7 +457,7 @@ impl ArenaEvictionTest for TimedEvictionTest {
     }
 }
 
-/// An eviction test by hardware counters: demand misses of a walk over the page.
+/// An eviction test by hardware counters: it counts the demand misses of a walk over the page.
 pub struct CountedEvictionTest {
     walker: Walker,
     counters: Counters,
@@ -507,7 +508,7 @@ impl ArenaEvictionTest for CountedEvictionTest {
 mod tests {
     use super::*;
 
-    /// Eight walks with these quartiles.
+    /// Returns eight walk times with these quartiles.
     fn walks(quartiles: [u64; 3]) -> Vec<Cycles> {
         let [low, median, high] = quartiles;
         [low, low, median, median, median, high, high, high].map(Cycles).to_vec()

@@ -36,7 +36,7 @@ const VERIFIED_WHOLE: usize = 1024;
 /// A page of a process: its address, and its pagemap entry.
 pub type Page = (u64, PageEntry);
 
-/// Colors of the pages of any process.
+/// What is known of the colors of pages of any process.
 pub struct KnownColors {
     level: u8,
     colors: u32,
@@ -56,7 +56,7 @@ pub struct KnownColors {
 struct Learned {
     /// Colors by frame number.
     frames: HashMap<FrameNumber, Color>,
-    /// Colors of pages by process and address, where frame numbers are hidden.
+    /// Colors of pages by process and address, if frame numbers are hidden.
     pages: HashMap<(i32, u64), Color>,
     /// Number of frames whose color by the palette was confirmed, and whether the palette was wrong for any.
     confirmed: usize,
@@ -65,15 +65,15 @@ struct Learned {
     ticks: Option<WalkTicks>,
 }
 
-/// What eviction tests say of a sample of pages that should have given colors.
+/// Result of eviction tests of a sample of pages that should have given colors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Verified {
-    /// Pages about which a decision fell.
+    /// Number of pages with a decision.
     pub pages: usize,
-    /// Those of them that are on color.
+    /// Number of these pages that are on color.
     #[serde(rename = "right")]
     pub on_color: usize,
-    /// Further pages about which none fell: in use on another CPU, or gone meanwhile.
+    /// Number of further pages without a decision, because another CPU used them or they went away.
     pub undecided: usize,
 }
 
@@ -83,7 +83,7 @@ impl Verified {
         100 * self.on_color >= 99 * self.pages
     }
 
-    /// Whether it is significant that less than 99 % of the pages are on color: more of the sample are off color than chance explains.
+    /// Whether significantly less than 99 % of the pages are on color: more pages of the sample are off color than chance explains.
     pub fn is_refuted(&self) -> bool {
         proportion_interval((self.pages - self.on_color) as u64, self.pages as u64).0 > 0.01
     }
@@ -189,7 +189,7 @@ impl KnownColors {
         };
     }
 
-    /// Forgets what is known of a page of `pid`. A palette that knows its color is put aside.
+    /// Forgets the color of a page of `pid`. A palette that claims to know it is put aside.
     fn forget(&self, pid: i32, (address, entry): Page) {
         let mut learned = self.learned();
         learned.pages.remove(&(pid, address));

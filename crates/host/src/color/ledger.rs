@@ -26,14 +26,14 @@ const SCHEMA: &str = "isochrome-ledger/1";
 /// Name of the ledger's file.
 const FILE: &str = "ledger.json";
 
-/// A process, never mistaken for a later one of the same number.
+/// A process, which is distinguished from a later one with the same number.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Owner {
     /// Process number.
     pub pid: u32,
-    /// When it started, in ticks since boot: field 22 of /proc/PID/stat.
+    /// Start time of the process, in ticks since boot: field 22 of /proc/PID/stat.
     pub start_ticks: u64,
-    /// Its name, for people.
+    /// Name of the process, for people.
     pub name: String,
 }
 
@@ -65,7 +65,7 @@ impl Owner {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// Its owner alone.
+    /// Only the owner of the grant.
     Exclusive,
     /// Every owner that names the same group.
     Group(String),
@@ -83,9 +83,9 @@ pub enum Wanted {
 /// Colors of one cache level that belong to an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Grant {
-    /// Who holds them.
+    /// The process that holds the colors.
     pub owner: Owner,
-    /// Who else may.
+    /// Who else may use the colors.
     pub sharing: Sharing,
     /// Cache level.
     pub level: u8,
@@ -226,8 +226,8 @@ impl Ledger {
         Ok(released)
     }
 
-    /// Records that the colors of `level` are numbered by `numbering` from now on. `order` holds the new number of each old one; without
-    /// it grants keep their numbers.
+    /// Records that `numbering` numbers the colors of `level` from now on. `order` holds the new number of each old one; without it grants
+    /// keep their numbers.
     pub fn renumber(&mut self, level: u8, numbering: &str, order: Option<&[Color]>) -> Result<(), SystemError> {
         if self.numberings.get(&level).is_some_and(|now| now == numbering) {
             return Ok(());
@@ -259,7 +259,7 @@ pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, SystemError> {
     Ok(file_in(folder)?.grants)
 }
 
-/// Reads the ledger in `folder`, as far as it is of this boot, without grants whose owners have ended.
+/// Reads the ledger in `folder` if it is of this boot, without grants whose owners have ended.
 fn file_in(folder: &Path) -> Result<LedgerFile, SystemError> {
     let (schema, boot_id) = (SCHEMA.to_owned(), runtime::boot_id());
     let written = read(&folder.join(FILE))?.filter(|file| file.boot_id == boot_id);
@@ -315,7 +315,7 @@ mod tests {
     use isochrome_model::machine::{Fact, Holds, Source};
     use isochrome_model::units::Bytes;
 
-    /// A level of 16 colors whose instances serve the CPUs of each group.
+    /// Returns a level of 16 colors whose instances serve the CPUs of each group.
     fn cache(groups: &[&[u32]]) -> CacheLevel {
         let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
         let groups = groups.iter().map(|group| group.iter().map(|cpu| CpuId(*cpu)).collect()).collect();

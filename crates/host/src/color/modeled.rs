@@ -12,11 +12,11 @@ const COLORS: usize = 64;
 pub struct ModeledEvictionTest {
     /// Color of each page.
     pub colors: Vec<u16>,
-    /// Chance that a test is disturbed, which makes any share of a page's lines miss.
+    /// Probability that a test is disturbed, so that any share of a page's lines misses.
     pub noise: f64,
-    /// Chance that a page survives although pages of its color fill the ways, if they are less than half as many again.
+    /// Probability that a page survives although pages of its color fill the ways, unless they are half as many again.
     pub luck: f64,
-    /// Chance that everything is lost in a test, whatever is traversed.
+    /// Probability that a test loses everything, no matter what is traversed.
     pub decay: f64,
     ways: usize,
     rng: fastrand::Rng,

@@ -11,8 +11,8 @@ use isochrome_model::units::FrameNumber;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::scan;
 
-/// Bits 0-54 of a pagemap entry are the frame number, bit 61 says that the page is a file's or shared, bit 63 that it is present
-/// (Documentation/admin-guide/mm/pagemap.rst).
+/// Bits 0 to 54 of a pagemap entry, which are the frame number. Bit 61 is set if the page belongs to a file or is shared, and bit 63 if it
+/// is present. [Linux, Documentation/admin-guide/mm/pagemap.rst]
 const FRAME_BITS: u64 = (1 << 55) - 1;
 const FILE_OR_SHARED: u64 = 1 << 61;
 const PRESENT: u64 = 1 << 63;
@@ -79,7 +79,7 @@ pub fn each_resident(pagemap: &File, pages: Range<u64>, mut each: impl FnMut(u64
     Ok(())
 }
 
-/// Adds to `found` the resident ones of `pages` (virtual page numbers) of the process that `pagemap` belongs to.
+/// Appends the resident pages among `pages` (virtual page numbers) of the process that `pagemap` belongs to.
 pub fn resident(pagemap: &File, pages: Range<u64>, found: &mut Vec<ResidentPage>) -> io::Result<()> {
     each_resident(pagemap, pages, |page, entry| {
         found.push(ResidentPage { page, frame: entry.frame(), anonymous: !entry.of_file() });

@@ -14,7 +14,7 @@ use crate::sys::heap;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::moving::{MoveError, Mover};
 
-/// Pages of known colors, to be taken and given back.
+/// A pool of pages of known colors, which can be taken and given back.
 pub struct FramePool(Arc<Mutex<Stock>>);
 
 struct Stock {
@@ -44,7 +44,7 @@ impl FramePool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the free pages of every color in random order, so that the next region is made of other pages.
+    /// Shuffles the free pages of every color, so that the next region consists of other pages.
     pub fn shuffle(&self, rng: &mut fastrand::Rng) {
         for pages in &mut self.stock().free {
             rng.shuffle(pages);
@@ -81,7 +81,7 @@ impl FramePool {
             }
         }
         let memory = Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?;
-        let places: Vec<u32> = (0..pages as u32).collect();
+        let indices: Vec<u32> = (0..pages as u32).collect();
         let taken: Vec<u32> = colors
             .iter()
             .cycle()
@@ -89,7 +89,7 @@ impl FramePool {
             .map(|color| stock.free[usize::from(color.0)].pop().expect("the stock of every color was checked"))
             .collect();
         let mut region = ColoredRegion { memory, colors: colors.to_vec(), pages: taken, stock: Arc::clone(&self.0) };
-        match stock.mover.move_pages(&stock.arena, &region.pages, &region.memory, &places) {
+        match stock.mover.move_pages(&stock.arena, &region.pages, &region.memory, &indices) {
             Ok(()) => {
                 drop(stock);
                 Ok(region)
@@ -162,12 +162,12 @@ impl std::fmt::Debug for ColoredRegion {
 impl Drop for ColoredRegion {
     fn drop(&mut self) {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
-        let places: Vec<u32> = (0..self.pages.len() as u32).collect();
-        let moved = match stock.mover.move_pages(&self.memory, &places, &stock.arena, &self.pages) {
+        let indices: Vec<u32> = (0..self.pages.len() as u32).collect();
+        let moved = match stock.mover.move_pages(&self.memory, &indices, &stock.arena, &self.pages) {
             Ok(()) => self.pages.len(),
             Err(error) => error.moved,
         };
-        // Pages that cannot be moved back are freed with the mapping, and their places, which are empty, are never listed
+        // Pages that cannot be moved back are freed with the mapping, and their indices, which are empty, are never listed
         // again: the pool shrinks, nothing else is harmed.
         for (i, page) in self.pages[..moved].iter().enumerate().rev() {
             let color = self.colors[i % self.colors.len()];
@@ -180,7 +180,7 @@ impl Drop for ColoredRegion {
 mod tests {
     use super::*;
 
-    /// A pool of 64 pages in 4 colors, page i of color i % 4; no cache takes part.
+    /// Returns a pool of 64 pages in 4 colors, where page i has color i % 4. It involves no cache.
     fn pool() -> FramePool {
         let mut arena = Arena::map(64).unwrap();
         for (i, page) in arena.bytes_mut().chunks_mut(page_bytes()).enumerate() {
@@ -190,12 +190,12 @@ mod tests {
         FramePool::new(arena, &colors, 4)
     }
 
-    /// Lets the pool move `pages` pages more, and then fail once or for good.
+    /// Lets the pool move `pages` more pages, and then fail once or for good.
     fn tire_after(pool: &FramePool, pages: usize, for_good: bool) {
         pool.stock().mover = Mover::Tiring { left: pages.into(), for_good };
     }
 
-    /// Takes every page that the pool lists, and holds that each still has the frame it was listed with.
+    /// Takes every page that the pool lists, and checks that each still has the frame it was listed with.
     fn assert_listed_pages_are_intact(pool: &FramePool) {
         pool.stock().mover = Mover::open();
         for (color, free) in pool.available().into_iter().enumerate().filter(|(_, free)| *free > 0) {
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// The pool's own number of each page of a region, which [`pool`] wrote into its first byte.
+    /// Returns the pool's own number of each page of a region, which [`pool`] wrote into its first byte.
     fn origins(region: &mut ColoredRegion) -> Vec<u8> {
         region.bytes_mut().chunks(page_bytes()).map(|page| page[0]).collect()
     }

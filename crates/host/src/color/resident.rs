@@ -18,7 +18,7 @@ use crate::sys::memory::page_bytes;
 /// One mapping of a process with its resident pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// First address.
+    /// First address of the mapping.
     pub start: u64,
     /// First address behind the mapping.
     pub end: u64,
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Maps memory of every kind, says so, and waits for the end of its input.
+    /// Program that maps memory of every kind, reports so, and waits for the end of its input.
     const MAPPER: &str = r#"
 import ctypes, mmap, os, sys, tempfile
 page = mmap.PAGESIZE

@@ -24,7 +24,7 @@ struct Header {
     saved: String,
     /// The palette with an empty table.
     palette: Palette,
-    /// Frame of the first color behind the line.
+    /// First frame whose color is stored behind the line.
     first: FrameNumber,
     /// Number of frames whose color is known.
     known: usize,
@@ -38,7 +38,7 @@ pub fn path(folder: &Path, level: u8) -> PathBuf {
 /// The machine and boot that a palette holds for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boot {
-    /// [`Machine::fingerprint`].
+    /// Identifier of the machine: [`Machine::fingerprint`].
     pub fingerprint: String,
     /// The kernel's random identifier of the boot.
     pub boot_id: String,
@@ -52,9 +52,9 @@ impl Boot {
     }
 }
 
-/// Saves `palette` in `folder` for `boot`, in place of what was saved before.
+/// Saves `palette` in `folder` for `boot`, and replaces what was saved before.
 ///
-/// Fails with [`ColorError::FramesHidden`] when the palette knows no frames.
+/// Fails with [`ColorError::FramesHidden`] if the palette knows no frames.
 pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf, ColorError> {
     let path = path(folder, palette.level);
     let known = palette.frames().map_or(0, <[FrameNumber]>::len);

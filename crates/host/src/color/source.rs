@@ -31,7 +31,7 @@ impl Source {
     /// Returns what is known of colors for a program that runs on `cpus`, and where the numbers of colors come from; `None` if the palette is
     /// trusted.
     ///
-    /// Nothing has to be known beforehand: a reference is measured if there is none.
+    /// Nothing has to be known beforehand: the reference is measured if it does not exist yet.
     ///
     /// Fails as [`Reference::obtain`] and [`Target::of`] do; where the palette is trusted, with [`ColorError::FramesHidden`] and as
     /// [`saved::load`] does.
@@ -69,7 +69,7 @@ impl Source {
                 }
                 Some(palette)
             }
-            // What is saved only saves time, so whatever is wrong with it is no reason to stop.
+            // The saved palette only saves time, so no defect of it is a reason to stop.
             None => saved::load(&folder, target.level, boot).ok().or(reference.rule.clone()),
         };
         let reference = reference.with_sets(tester.sets().to_vec());

@@ -77,9 +77,9 @@ const SCREENED: usize = 48;
 const SCREENED_TWICE: u8 = 2;
 const SCREENINGS_MAX: usize = 8;
 
-/// Tests of one call after which the cause of disturbances is told apart for the first time, where most tests are disturbed; then after twice as
-/// many each time. Pairs that it takes, how often the single page of a control is touched for each of the set, since it stays in the level and
-/// takes less time, and how probable the outcome may be at most by chance.
+/// Number of tests in a call after which the cause of disturbances is examined for the first time if most tests are disturbed; then it is
+/// examined after twice as many each time. Number of pairs for this, how often the single page of a control is touched for each page of the
+/// set (it stays in the level and takes less time), and the largest p-value of a conclusion.
 const TELL_APART_AFTER: u64 = 128;
 const TELL_APART_PAIRS: usize = 128;
 const CONTROL_REPEATS: usize = 8;
@@ -116,7 +116,7 @@ struct Open {
 struct Test {
     /// Range of the batch among the pages under test.
     batch: std::ops::Range<usize>,
-    /// For each color asked about, whether its set is traversed.
+    /// For each requested color, whether its set is traversed.
     tested: Vec<bool>,
     set: Vec<u32>,
     /// Pages to walk, in this order: a gate, half of the batch, the estimates, the positive control, the other half, the other gate.
@@ -410,10 +410,10 @@ impl<E: EvictionTest> Tester<E> {
                 (0..self.sets.len()).filter(|color| !among.iter().any(|c| of(c) == *color)).collect();
             traversed.extend(self.rng.choice(&others));
         }
-        let quiet: Vec<usize> = (0..self.sets.len()).filter(|color| !traversed.contains(color)).collect();
+        let untraversed: Vec<usize> = (0..self.sets.len()).filter(|color| !traversed.contains(color)).collect();
         let mut canaries: Vec<u32> = Vec::new();
-        while !quiet.is_empty() && canaries.len() < GATES + ESTIMATES {
-            let color = self.rng.choice(&quiet).copied().unwrap_or_default();
+        while !untraversed.is_empty() && canaries.len() < GATES + ESTIMATES {
+            let color = self.rng.choice(&untraversed).copied().unwrap_or_default();
             let page = self.rng.choice(&self.sets[color]).copied();
             canaries.extend(page.filter(|page| !pages.contains(page) && !canaries.contains(page)));
         }
@@ -480,7 +480,7 @@ mod tests {
     use super::*;
     use crate::color::modeled::ModeledEvictionTest;
 
-    /// A tester whose sets are the first pages of each color, 14 of each.
+    /// Returns a tester whose sets are the first 14 pages of each color.
     fn tester(mut eviction_test: ModeledEvictionTest, seed: u64) -> Tester<ModeledEvictionTest> {
         let mut sets = vec![Vec::new(); 16];
         for (page, color) in (0u32..).zip(&eviction_test.colors) {
@@ -493,7 +493,7 @@ mod tests {
         Tester::new(eviction_test, sets, seed)
     }
 
-    /// Share of wrong answers and of none among pages 1000 to 3000, asked about the first `count` colors.
+    /// Returns the shares of wrong and of missing answers among pages 1000 to 3000, for the first `count` colors.
     fn classify(tester: &mut Tester<ModeledEvictionTest>, count: u16, effort: Effort) -> (usize, usize) {
         let targets: Vec<u32> = (1000..3000).collect();
         let among: Vec<Color> = (0..count).map(Color).collect();
@@ -551,7 +551,8 @@ mod tests {
         }
     }
 
-    /// Frames that were freed last are often of few colors: an `exec` waited a minute for answers by such pages, and then blamed the cache.
+    /// Frames that were freed last are often of few colors. An `exec` once waited a minute for answers by such pages, and then blamed the
+    /// cache.
     #[test]
     fn eviction_sets_whose_pages_are_all_of_a_few_colors_are_told_from_a_cache_that_loses_its_contents() {
         for (seed, real) in [(1, 1), (2, 2), (3, 3)] {

@@ -1,7 +1,7 @@
 //! Keeps a program on its colors: moves it there once it is ready, verifies it by eviction tests, and watches it until it ends.
 //!
-//! The program runs whatever happens to its colors. One thread forwards signals, another measures, moves and watches pages, and a third
-//! finds colors, for which the program does not wait.
+//! The program runs regardless of its colors. One thread forwards signals, another measures, moves and watches pages, and a third finds
+//! colors, for which the program does not wait.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::pace::{GLANCE, LONG, Outcome, Pace, Progress, Readiness, Remedy, Settling, remedy};
-use super::placed::{Event, Placed};
+use super::report::{Event, PlacementReport};
 use super::{ATTEMPTS, Coloring};
 use crate::color::known::Verified;
 use crate::color::ledger::Owner;
@@ -50,8 +50,8 @@ pub struct Program {
 /// Callbacks with which a [`Keeper`] queries and notifies its caller.
 #[derive(Clone, Copy)]
 pub struct Hooks<'a> {
-    /// Whether the program has said that it is ready, for [`Readiness::Said`].
-    pub said_ready: &'a (dyn Fn() -> bool + Sync),
+    /// Whether the program has said that it is ready, for [`Readiness::Reported`].
+    pub is_ready: &'a (dyn Fn() -> bool + Sync),
     /// Called with every notice.
     pub tell: &'a (dyn Fn(Notice<'_>) + Sync),
     /// Words an error for the report, with the hints that the caller has to add.
@@ -66,7 +66,7 @@ pub enum Notice<'a> {
     /// The program has not reported that it is ready for this long.
     NotReady(Duration),
     /// The program is on its colors for the first time. In a dry run: what that would take.
-    Report(&'a Placed),
+    Report(&'a PlacementReport),
     /// Waiting for the program to get onto its colors is over: it is there, or cannot get there now.
     Done,
 }
@@ -84,7 +84,7 @@ pub struct Keeper<'a> {
     /// The program as owner, once the colors belong to it.
     owner: Option<Owner>,
     watch: Watch,
-    report: Placed,
+    report: PlacementReport,
     /// The errors so far, each once.
     errors: Vec<String>,
     /// Whether the program has sent the signal that means it is ready.
@@ -107,10 +107,10 @@ impl<'a> Keeper<'a> {
     /// `obtain` is called on a thread of its own, and again while it fails, unless [`keep`](Self::keep) is given colors.
     pub fn new(program: Program, obtain: Arc<Obtain>, hooks: Hooks<'a>) -> Keeper<'a> {
         let watch = Watch::default();
-        let report = Placed::of(Event::End, program.pid.0, watch.tally());
+        let report = PlacementReport::of(Event::End, program.pid.0, watch.tally());
         let settling = match program.ready {
             Readiness::Settled(settle) => Some(Settling::new(settle, Instant::now())),
-            Readiness::Signaled | Readiness::Said => None,
+            Readiness::Signaled | Readiness::Reported => None,
         };
         let pace = Pace::new(program.interval);
         Keeper {
@@ -147,12 +147,12 @@ impl<'a> Keeper<'a> {
     /// are known already.
     ///
     /// Returns how the program ended, and the last report. Fails if the thread that moves pages panics.
-    pub fn keep(self, reserved: Option<Coloring>, signals: &Signals) -> thread::Result<(End, Placed)> {
+    pub fn keep(self, reserved: Option<Coloring>, signals: &Signals) -> thread::Result<(End, PlacementReport)> {
         let (pid, by_signal) = (self.program.pid, self.program.ready == Readiness::Signaled);
         let signaled = Arc::clone(&self.signaled);
         let (sender, messages) = channel();
         thread::scope(|scope| {
-            let keeper = scope.spawn(move || self.look_after(reserved, &messages));
+            let keeper = scope.spawn(move || self.keep_on_colors(reserved, &messages));
             while !keeper.is_finished() {
                 let Some(arrival) = signals.next(5 * GLANCE) else { continue };
                 if arrival.signal == READY_SIGNAL && by_signal && !signaled.load(Ordering::Relaxed) {
@@ -160,14 +160,14 @@ impl<'a> Keeper<'a> {
                 } else if arrival.sent && arrival.signal != CHILD_SIGNAL {
                     let _ = launch::send(pid.0, arrival.signal);
                 }
-                // Where nobody listens any more the program has ended.
+                // If nobody listens any more, the program has ended.
                 let _ = sender.send(());
             }
             keeper.join()
         })
     }
 
-    fn look_after(mut self, mut coloring: Option<Coloring>, messages: &Receiver<()>) -> (End, Placed) {
+    fn keep_on_colors(mut self, mut coloring: Option<Coloring>, messages: &Receiver<()>) -> (End, PlacementReport) {
         if let Some(coloring) = &mut coloring {
             self.hand_over(coloring);
         }
@@ -177,7 +177,7 @@ impl<'a> Keeper<'a> {
                 break end;
             }
             if Instant::now() >= next {
-                let outcome = self.look(&mut coloring);
+                let outcome = self.step(&mut coloring);
                 next = Instant::now() + self.pace.after(outcome);
             }
             match messages.recv_timeout(next.saturating_duration_since(Instant::now())) {
@@ -188,17 +188,17 @@ impl<'a> Keeper<'a> {
         };
         let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
         let movers = movers.map(|mover| mover.name).collect();
-        (end, Placed { movers, errors: self.errors, ..self.report.later(Event::End, self.watch.tally()) })
+        (end, PlacementReport { movers, errors: self.errors, ..self.report.later(Event::End, self.watch.tally()) })
     }
 
     /// Does the next step: finds colors, waits until the program is ready, or moves its pages.
-    fn look(&mut self, coloring: &mut Option<Coloring>) -> Outcome {
+    fn step(&mut self, coloring: &mut Option<Coloring>) -> Outcome {
         let mut failed = false;
         if coloring.is_none() {
             let obtain = &self.obtain;
             let obtaining = self.obtaining.get_or_insert_with(|| {
                 let obtain = Arc::clone(obtain);
-                // Nobody waits for it should the program end before.
+                // If the program ends first, nobody waits for this thread.
                 thread::spawn(move || obtain())
             });
             if obtaining.is_finished()
@@ -208,7 +208,7 @@ impl<'a> Keeper<'a> {
                 failed = coloring.is_none();
             }
         }
-        self.look_whether_ready();
+        self.check_readiness();
         if let (Some(coloring), Some(owner)) = (coloring.as_mut(), &self.owner)
             && let Some(numbers) = coloring.follow(owner)
         {
@@ -226,11 +226,11 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn look_whether_ready(&mut self) {
+    fn check_readiness(&mut self) {
         self.is_ready = self.is_ready
             || match &mut self.settling {
                 Some(settling) => settling.is_over(resident_pages(self.program.pid), Instant::now()),
-                None => self.signaled.load(Ordering::Relaxed) || (self.hooks.said_ready)(),
+                None => self.signaled.load(Ordering::Relaxed) || (self.hooks.is_ready)(),
             };
         if !self.is_ready && !self.is_late && self.program.started.elapsed() > LONG {
             self.is_late = true;
@@ -238,7 +238,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Returns the colors that were found. If there are none, the program runs on as it is, with a warning.
+    /// Returns the colors that were found. If no colors were found, the program runs on as it is, with a warning.
     fn obtained(&mut self, obtaining: JoinHandle<Result<Coloring, String>>) -> Option<Coloring> {
         let panicked = |_| Err("the thread that measures colors has ended early".to_owned());
         match obtaining.join().unwrap_or_else(panicked) {
@@ -256,7 +256,7 @@ impl<'a> Keeper<'a> {
 
     /// Makes the program the owner of the colors.
     fn hand_over(&mut self, coloring: &mut Coloring) {
-        // One that has ended already needs no colors.
+        // A program that has ended needs no colors.
         if let Ok(owner) = Owner::of(self.program.pid.0 as u32) {
             match coloring.grant(owner.clone(), Some(&self.program.own)) {
                 Ok(()) => self.owner = Some(owner),
@@ -291,7 +291,7 @@ impl<'a> Keeper<'a> {
                 return not_yet;
             }
         } else if failed {
-            // A service that cannot be moved now is ready all the same.
+            // A service that cannot be moved now is ready nevertheless.
             (self.hooks.tell)(Notice::Done);
         }
         match (failed, moved || passing) {
@@ -304,7 +304,7 @@ impl<'a> Keeper<'a> {
     /// Handles `error` of process `pid`, and returns whether it may be gone in the next round.
     fn passes(&mut self, coloring: &Coloring, pid: Pid, error: &RecolorError) -> bool {
         match remedy(error, self.program.started.elapsed()) {
-            Remedy::LookAgain => true,
+            Remedy::InspectAgain => true,
             Remedy::Repair => recolor::repair(pid).is_ok(),
             Remedy::Renew => self.renew(coloring, error).is_some(),
             Remedy::RenewLost => self.renew(coloring, error).is_some_and(|numbers| numbers != Numbers::Kept),
@@ -318,7 +318,7 @@ impl<'a> Keeper<'a> {
     fn arrive(&mut self, coloring: &Coloring, pids: &[Pid]) -> Result<(), Outcome> {
         let seconds = self.program.started.elapsed().as_secs_f64();
         let verified = match coloring.verify(&mut self.watch, pids) {
-            // What was found off color is moved first, or measured again.
+            // Pages found off color are moved first, or measured again.
             Ok(Some(verified)) if self.attempts < attempts_after(verified) => {
                 self.attempts += 1;
                 return Err(Outcome::Moved);
@@ -336,7 +336,7 @@ impl<'a> Keeper<'a> {
             }
         };
         let report = self.report.clone().later(Event::OnColors, self.watch.tally());
-        self.report = Placed { seconds_to_colors: Some(seconds), verified, ..report };
+        self.report = PlacementReport { seconds_to_colors: Some(seconds), verified, ..report };
         (self.hooks.tell)(Notice::Report(&self.report));
         (self.hooks.tell)(Notice::Done);
         Ok(())
@@ -362,7 +362,7 @@ impl<'a> Keeper<'a> {
         if self.report.expected.is_none()
             && let Ok(report) = coloring.look(self.program.pid)
         {
-            self.report = Placed::expected(&report, coloring);
+            self.report = PlacementReport::expected(&report, coloring);
             (self.hooks.tell)(Notice::Report(&self.report));
         }
     }

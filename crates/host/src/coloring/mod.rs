@@ -2,11 +2,11 @@
 //!
 //! [`Coloring`] brings together what the rooms below know separately: the colors of frames ([`KnownColors`]), whose colors are whose
 //! ([`ledger`]), and how pages are moved ([`recolor`](crate::recolor)). A [`Keeper`] does with it what `exec` is for: it puts a program on
-//! its colors while it runs, and looks after it until it ends. [`Placed`](placed::Placed) is the report of both.
+//! its colors while it runs, and looks after it until it ends. [`PlacementReport`](report::PlacementReport) is the report of both.
 
 mod keeper;
 mod pace;
-pub mod placed;
+pub mod report;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -318,9 +318,9 @@ struct Known(KnownColors);
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // A saved table that was found to be wrong is repaired by what was measured in its place.
+        // A saved table that was found to be wrong is repaired by the colors measured since.
         if let Some(measured) = self.0.stale() {
-            // Where it cannot be written, the next command finds it wrong as well.
+            // If it cannot be written, the next command finds the table wrong as well.
             let _ = saved::repair(&runtime::folder(), self.0.level(), &measured);
         }
     }
@@ -331,7 +331,7 @@ pub struct Lease(Owner);
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // What cannot be given back now is known to be nobody's once this process has ended.
+        // Colors that cannot be given back now are free once this process has ended.
         let _ = Ledger::open(&runtime::folder()).and_then(|mut ledger| ledger.release(&self.0));
     }
 }

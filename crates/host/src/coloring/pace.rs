@@ -31,8 +31,8 @@ pub enum Readiness {
     Settled(Duration),
     /// The program is ready once it has sent SIGUSR1 to this process.
     Signaled,
-    /// The program is ready once it has said so in another way: [`Hooks::said_ready`](super::Hooks::said_ready).
-    Said,
+    /// The program is ready once it has said so in another way: [`Hooks::is_ready`](super::Hooks::is_ready).
+    Reported,
 }
 
 /// Whether the resident memory of a program has settled.
@@ -123,7 +123,7 @@ impl Progress {
     /// color, or further rounds bring no more of them. `age`: time since the start of the program.
     pub(super) fn has_arrived(&mut self, tally: &Tally, age: Duration) -> bool {
         let placed = 100 * tally.on_color >= 99 * (tally.on_color + tally.off_color);
-        // What waits for a frame may get one in the next round, as long as each of them brings some.
+        // As long as each round brings some pages onto their colors, the next round may bring more.
         self.idle_rounds = if tally.on_color > self.most_on_color { 0 } else { self.idle_rounds + 1 };
         let stands_still = self.idle_rounds >= IDLE_ROUNDS || age > LONG;
         self.most_on_color = self.most_on_color.max(tally.on_color);
@@ -135,7 +135,7 @@ impl Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
     /// Inspect the process again.
-    LookAgain,
+    InspectAgain,
     /// Repair the process.
     Repair,
     /// Check the pages of known color, and replace them if they have lost their colors.
@@ -149,20 +149,20 @@ pub(super) enum Remedy {
 /// Returns what to do about `error`, given the time `age` since the start of the program.
 pub(super) fn remedy(error: &RecolorError, age: Duration) -> Remedy {
     match error {
-        // One that is just beginning another program, or shares its memory for a moment, is looked at again.
-        RecolorError::Changed { .. } | RecolorError::SharesMemory { .. } => Remedy::LookAgain,
-        // Another command moves it, and leaves what it has measured.
-        RecolorError::Claimed { .. } => Remedy::LookAgain,
-        // What lies where nothing is mapped yet belongs to a program that is just being begun.
-        RecolorError::NoCave { .. } => Remedy::LookAgain,
-        // One that began another program while it was held has nothing left to repair but the journal.
+        // A process that is just beginning another program, or shares its memory for a moment, is inspected again.
+        RecolorError::Changed { .. } | RecolorError::SharesMemory { .. } => Remedy::InspectAgain,
+        // Another command moves the process, and leaves the colors that it has measured.
+        RecolorError::Claimed { .. } => Remedy::InspectAgain,
+        // Pages where nothing is mapped yet belong to a program that is just beginning.
+        RecolorError::NoCave { .. } => Remedy::InspectAgain,
+        // A process that began another program while it was held needs no repair except for the journal.
         RecolorError::Unrepaired { .. } => Remedy::Repair,
         RecolorError::Unmeasured { .. } => Remedy::Renew,
-        // Where pages of known color have lost it, there may be frames after all.
+        // Frames may seem missing only because pages of known color have lost their colors.
         RecolorError::TooFewFrames { .. } => Remedy::RenewLost,
-        // Until it has begun its program, the child of a process that has given up rights may not be traced.
+        // A child of a process that has given up rights may not be traced until it has begun its program.
         RecolorError::Process(ProcessError::Denied { .. }) | RecolorError::NotStopping { .. } if age < SETTLE_MAX => {
-            Remedy::LookAgain
+            Remedy::InspectAgain
         }
         _ => Remedy::Report,
     }
@@ -186,18 +186,18 @@ mod tests {
         let arrived = |on_color, off_color| Progress::default().has_arrived(&tally(on_color, off_color), SECOND);
         assert!(arrived(99, 1) && arrived(1, 0));
         assert!(!arrived(98, 2) && !arrived(0, 100));
-        // A program of which no page is there yet has not arrived, also where nothing is off color.
+        // A program without any resident page is not on its colors yet, although nothing is off color.
         assert!(!arrived(0, 0));
     }
 
     #[test]
     fn a_program_that_gets_no_further_is_reported_as_it_is_and_one_that_does_is_not() {
         let mut progress = Progress::default();
-        // The first round brings 50, four bring none, the next brings one more: from then on five have to be idle.
+        // The first round brings 50 pages, four bring nothing, and the next brings one more. From then on five idle rounds are needed.
         let on_color = [50, 50, 50, 50, 50, 51, 51, 51, 51, 51, 51];
         let arrived = on_color.map(|on_color| progress.has_arrived(&tally(on_color, 100 - on_color), SECOND));
         assert_eq!(arrived, [false, false, false, false, false, false, false, false, false, false, true]);
-        // After half a minute it is not waited for any longer.
+        // After half a minute the program counts as placed.
         assert!(Progress::default().has_arrived(&tally(50, 50), LONG + SECOND));
     }
 
@@ -207,21 +207,21 @@ mod tests {
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);
         let mut settling = Settling::new(Duration::from_millis(100), begin);
         assert!(!settling.is_over(10, at(20)) && !settling.is_over(20, at(90)) && !settling.is_over(20, at(189)));
-        // Pages that went away are no growth.
+        // Pages that went away do not count as growth.
         assert!(settling.is_over(5, at(190)));
         let mut growing = Settling::new(Duration::from_millis(100), begin);
-        let over = (0..=100).map(|look| growing.is_over(look, at(20 * look))).position(|over| over);
+        let over = (0..=100).map(|round| growing.is_over(round, at(20 * round))).position(|over| over);
         assert_eq!(over, Some(100), "after two seconds");
     }
 
     #[test]
-    fn a_program_that_does_not_grow_is_looked_at_less_and_less_often() {
+    fn a_program_that_does_not_grow_is_inspected_less_and_less_often() {
         let mut pace = Pace::new(SECOND);
         assert_eq!(pace.after(Outcome::Waiting), GLANCE);
         let pauses: Vec<u128> = (0..6).map(|_| pace.after(Outcome::Nothing).as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000]);
         assert_eq!(pace.after(Outcome::Moved), GROWING);
-        // An interval that is shorter than that holds for programs that grow as well.
+        // A shorter interval also holds for programs that grow.
         let mut short = Pace::new(Duration::from_millis(30));
         assert_eq!(short.after(Outcome::Moved), Duration::from_millis(30));
         assert_eq!(short.after(Outcome::Nothing), Duration::from_millis(30));
@@ -232,7 +232,7 @@ mod tests {
         let mut pace = Pace::new(SECOND);
         let pauses: Vec<u128> = (0..11).map(|_| pace.after(Outcome::NoColors).as_millis()).collect();
         assert_eq!(pauses, [40, 80, 160, 320, 640, 1280, 2560, 5120, 10_000, 10_000, 10_000]);
-        // A look that succeeds begins anew; no look at pages comes sooner than at those of a program that grows.
+        // A check that succeeds resets the pause. No check comes sooner than for a program that grows.
         pace.after(Outcome::Moved);
         let pauses: Vec<u128> = (0..3).map(|_| pace.after(Outcome::Failed).as_millis()).collect();
         assert_eq!(pauses, [100, 100, 160]);
@@ -248,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_may_not_be_traced_yet_is_looked_at_again_for_two_seconds() {
+    fn a_child_that_may_not_be_traced_yet_is_inspected_again_for_two_seconds() {
         let denied = RecolorError::Process(ProcessError::Denied { pid: 1 });
-        assert_eq!(remedy(&denied, SECOND), Remedy::LookAgain);
+        assert_eq!(remedy(&denied, SECOND), Remedy::InspectAgain);
         assert_eq!(remedy(&denied, SETTLE_MAX), Remedy::Report);
     }
 }

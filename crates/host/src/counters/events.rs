@@ -48,7 +48,7 @@ pub enum Quantity {
     L2LoadMisses,
     /// Lines brought into the second level.
     L2Refills,
-    /// Lines written back by the second level. Where the third level is filled by what leaves the second, clean lines count too.
+    /// Lines written back by the second level. If the third level is filled by lines that leave the second, clean lines count too.
     L2WriteBacks,
     /// Reads, or requests of any kind, that reach the last level.
     LastLevelAccesses,
@@ -98,7 +98,7 @@ pub struct Event {
     pub source: &'static str,
 }
 
-/// Instructions retired, on any processor.
+/// The event that counts instructions retired, on any processor.
 pub const INSTRUCTIONS: Event = Event {
     quantity: Quantity::Instructions,
     name: "instructions",
@@ -106,7 +106,7 @@ pub const INSTRUCTIONS: Event = Event {
     source: "Linux, perf_event_open(2), PERF_COUNT_HW_INSTRUCTIONS",
 };
 
-/// Cycles of the core, on any processor.
+/// The event that counts cycles of the core, on any processor.
 pub const CYCLES: Event = Event {
     quantity: Quantity::Cycles,
     name: "cycles",
@@ -114,7 +114,7 @@ pub const CYCLES: Event = Event {
     source: "Linux, perf_event_open(2), PERF_COUNT_HW_CPU_CYCLES",
 };
 
-/// Page faults, on any machine.
+/// The event that counts page faults, on any machine.
 pub const PAGE_FAULTS: Event = Event {
     quantity: Quantity::PageFaults,
     name: "page-faults",
@@ -122,7 +122,7 @@ pub const PAGE_FAULTS: Event = Event {
     source: "Linux, perf_event_open(2), PERF_COUNT_SW_PAGE_FAULTS",
 };
 
-/// Reads that miss the first-level data cache, on any processor of which the kernel knows such an event.
+/// The event that counts reads that miss the first-level data cache, on any processor for which the kernel knows such an event.
 pub const L1_DATA_READ_MISSES: Event = Event {
     quantity: Quantity::L1DataReadMisses,
     name: "L1-dcache-load-misses",

@@ -23,17 +23,18 @@ use crate::machine::sysfs::{Processor, Sysfs};
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::perf::{GROUP_LIMIT, Group, GroupReading};
 
-/// Most counters tried in one group. Processors offer 4 to 8 to a thread besides fixed ones; more are not needed at once.
+/// Largest group of counters that is tried. Processors offer 4 to 8 counters to a thread besides fixed ones, and more are not needed at
+/// once.
 const SLOTS_TRIED: usize = 8;
 
-/// Rounds of the known loop; each takes at least one instruction.
+/// Number of rounds of the known loop, each of at least one instruction.
 const LOOP_ROUNDS: u64 = 200_000;
 
-/// Counters that agree differ by less than this share: they start and stop within one system call of each other, in which only
-/// kernel instructions run, and those are not counted.
+/// Largest relative difference of counters that agree. They start and stop within one system call of each other, in which only kernel
+/// instructions run, and those are not counted.
 const SLOT_TOLERANCE: f64 = 0.05;
 
-/// Lines of the walk for the second test: 16 MiB at 64 bytes, well beyond a second level of up to 4 MiB.
+/// Number of lines of the walk for the second test: 16 MiB at 64 bytes, much more than a second level of up to 4 MiB.
 const WALK_LINES: usize = 1 << 18;
 
 /// Open counters, in the order of their events.
@@ -75,7 +76,7 @@ pub struct Slots {
 pub struct SlotDefect {
     /// Number of counters in the group.
     pub group_size: usize,
-    /// Position of the counter in the group, from 1.
+    /// Position of the counter in the group, counted from 1.
     pub slot: usize,
     /// Value that the counter read.
     pub read: u64,
@@ -90,10 +91,10 @@ impl std::fmt::Display for SlotDefect {
     }
 }
 
-/// Judges groups of 1, 2, ... counters that all counted instructions over a loop of at least `least` of them.
+/// Judges groups of 1, 2, ... counters that all counted instructions over a loop of at least `least` instructions.
 ///
-/// Within a group the median is taken as true, provided it reaches `least`: a counter that reads 0 or far off it is bad, and no
-/// group as large is used. Far is more than 5 %.
+/// Within a group the median counts as true if it reaches `least`. A counter that reads 0 or deviates from the median by more than 5 % is
+/// bad, and groups of this size or larger are not used.
 pub fn judge_slots(groups: &[Vec<u64>], least: u64) -> Slots {
     for (usable, counts) in groups.iter().enumerate() {
         let mut sorted = counts.clone();
@@ -116,7 +117,7 @@ pub fn counts_misses(counted: u64, misses: u64) -> bool {
     counted >= misses / 4
 }
 
-/// Tests how many counters work together. Takes a few milliseconds; the first success is kept for the life of the process.
+/// Tests how many counters work together. This takes a few milliseconds; the first success is kept for the life of the process.
 pub fn usable_slots() -> Result<Slots, CounterError> {
     static KNOWN: Mutex<Option<Slots>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +151,7 @@ fn known_loop() {
     }
 }
 
-/// Whether the group was on the hardware for the time between two readings, up to what switching costs: 1 us or 0.1 %.
+/// Whether the group was on the hardware between two readings, except for the time of a switch: 1 us or 0.1 %.
 pub(crate) fn ran_throughout(before: &GroupReading, after: &GroupReading) -> bool {
     let enabled = after.enabled_ns.wrapping_sub(before.enabled_ns);
     let running = after.running_ns.wrapping_sub(before.running_ns);
@@ -286,7 +287,7 @@ fn random_jumps(arena: &mut Arena) -> Result<crate::sys::code::Code<'_>, SystemE
     arena.code(&visits).map_err(|source| SystemError::NoCode { source })
 }
 
-/// Words per line of 64 bytes; longer lines make fewer misses, which the threshold of a quarter allows for.
+/// Number of words in a line of 64 bytes. Longer lines make fewer misses, which the threshold of a quarter allows for.
 const LINE_WORDS: usize = LINE_BYTES / 8;
 
 const LINE_BYTES: usize = 64;
@@ -302,7 +303,7 @@ fn random_cycle(lines: usize) -> Vec<u64> {
     next
 }
 
-/// Follows the cycle once, each load depending on the one before.
+/// Follows the cycle once by dependent loads.
 fn walk(next: &[u64]) {
     let mut at = 0;
     for _ in 0..next.len() / LINE_WORDS {

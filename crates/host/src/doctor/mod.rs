@@ -21,11 +21,11 @@ use self::scheduling::{cpuset, fifo, isolation, resctrl, steal, throttling};
 pub use self::trials::Trials;
 use crate::machine::sysfs::{Note, Sysfs};
 
-/// How well something is available.
+/// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// As good as isochrome can use it.
+    /// Available as isochrome needs it.
     Ok,
     /// Available in part, or with an effect on results.
     Limited,
@@ -33,20 +33,20 @@ pub enum Status {
     Missing,
 }
 
-/// One thing that was looked at.
+/// One feature that was checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Check {
-    /// What.
+    /// Name of the feature.
     pub name: String,
-    /// How well it is available.
+    /// Availability of the feature.
     pub status: Status,
-    /// What was found.
+    /// Description of what was found.
     pub found: String,
-    /// What it means for isochrome.
+    /// Meaning for isochrome.
     pub why: String,
-    /// The command that improves it.
+    /// Command that improves the availability.
     pub remedy: Option<String>,
-    /// Who may give that command.
+    /// Who may run that command.
     pub privilege: Option<String>,
 }
 

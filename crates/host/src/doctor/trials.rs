@@ -30,14 +30,14 @@ pub struct Trials {
     pub fifo: io::Result<()>,
     /// Whether this process may trace any process, by CAP_SYS_PTRACE.
     pub may_trace_all: bool,
-    /// Limit of locked memory; `None` where no limit applies.
+    /// Limit of locked memory; `None` without a limit.
     pub memlock_limit: Option<Bytes>,
     /// Share of steal time in CPU time over a short interval; `None` where it is not known.
     pub steal: Option<f64>,
 }
 
 impl Trials {
-    /// Tries everything; takes `interval` and some milliseconds, and leaves nothing changed.
+    /// Makes all trials. This takes `interval` and some milliseconds, and changes nothing for good.
     pub fn run(interval: Duration) -> Trials {
         let system = Sysfs::system();
         let before = CpuTicks::read(&system, None);

@@ -14,9 +14,9 @@ use crate::sys::clock;
 use crate::sys::heap::BackingMemory;
 use crate::sys::memory::page_bytes;
 
-/// Pages per way and color of a flood: twice the ways evict everything also where replacement only approximates LRU.
+/// Number of pages per way and color in a flood. Twice the number of ways evicts everything even if replacement only approximates LRU.
 pub const FLOOD_PAGES_PER_WAY: usize = 2;
-/// Chains of loads at once: about as many misses as a core can have under way.
+/// Number of chains of loads at once: about as many misses as a core can have outstanding.
 const CHAINS: usize = 12;
 
 /// Why there is no flood.
@@ -30,7 +30,7 @@ pub enum FloodError {
     Color(#[from] ColorError),
 }
 
-/// A flood, ready to be carried out.
+/// A flood that is ready to be carried out.
 pub struct Flooder<M: BackingMemory = ColoredRegion> {
     memory: M,
     plan: Plan,
@@ -160,7 +160,7 @@ impl<M: BackingMemory> Flooder<M> {
         }
     }
 
-    /// Spins for as long as a flood takes: the paired control.
+    /// Spins for as long as a flood takes, as the paired control.
     pub fn spin(&self) {
         clock::spin_until(Cycles(clock::now().0 + self.time.0));
     }

@@ -15,7 +15,7 @@ pub struct IdleHold {
 }
 
 impl IdleHold {
-    /// Starts the hold. It has no effect where the kernel does not offer it to this user.
+    /// Starts the hold. It has no effect if the kernel does not offer it to this user.
     pub fn new(root: &Path) -> IdleHold {
         let file = OpenOptions::new().write(true).open(root.join(PATH));
         IdleHold { _held: file.ok().filter(|mut file| file.write_all(&0_i32.to_ne_bytes()).is_ok()) }

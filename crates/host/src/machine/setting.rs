@@ -29,7 +29,7 @@ pub(crate) const CAP_IPC_LOCK: u32 = 14;
 /// CAP_SYS_PTRACE. [Linux, include/uapi/linux/capability.h]
 pub(crate) const CAP_SYS_PTRACE: u32 = 19;
 
-/// Stack left alone above a thread's limit when it is prefaulted.
+/// Size of the stack that is left untouched below a thread's limit when the stack is prefaulted.
 const STACK_MARGIN: u64 = 64 << 10;
 
 /// Returns the CPUs that the calling thread may run on, ascending.
@@ -116,7 +116,7 @@ impl RealtimeRequest {
     }
 }
 
-/// A setting that was changed, for the record.
+/// A setting that was changed, for reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// Name of the setting.
@@ -135,7 +135,7 @@ enum Former {
     MemoryUnlocked,
 }
 
-/// Settings in force; dropping them restores the former ones, last first. They belong to a thread, so they stay on it.
+/// Settings in force. Dropping this restores the former ones, last first. The settings belong to a thread, so this stays on the thread.
 pub struct RealtimeSettings {
     former: Vec<Former>,
     notes: Vec<Note>,

@@ -52,7 +52,8 @@ fn remove(group: &Path) -> io::Result<()> {
 }
 
 impl Partitions {
-    /// Returns the partitions that process `owner` would make for `cpus`, without changing anything. Fails with the reason if there can be none.
+    /// Returns the partitions that process `owner` would make for `cpus`, without changing anything. Fails with the reason if they cannot
+    /// be made.
     pub fn intended(owner: u32, cpus: &[CpuId]) -> Result<Partitions, String> {
         let root = root().ok_or("cgroup v2 is not mounted")?;
         let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();

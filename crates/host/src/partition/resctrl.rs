@@ -91,7 +91,7 @@ pub trait Tree {
     }
     /// Reads the text of a file.
     fn read(&self, path: &str) -> io::Result<String>;
-    /// Writes a file in one call, as the kernel wants it.
+    /// Writes a file in one call, as the kernel requires.
     fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
     /// Makes a group.
     fn make(&mut self, group: &str) -> io::Result<()>;
@@ -320,7 +320,7 @@ impl<T: Tree> Ways<T> {
 
     /// Removes the groups and gives the default group its ways back.
     ///
-    /// Fails with [`ResctrlError::Refused`]; the journal stays then, and the next start tries again.
+    /// Fails with [`ResctrlError::Refused`]; the journal is kept then, and the next start tries again.
     pub fn restore(mut self) -> Result<(), ResctrlError> {
         self.put_back()
     }

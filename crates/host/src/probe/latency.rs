@@ -15,24 +15,25 @@ use crate::sys::memory::page_bytes;
 
 use super::{data_levels, failed, measured, memory, memory_limit, nanoseconds, note};
 
-/// The smallest memory visited.
+/// Size of the smallest memory visited.
 const SMALLEST: u64 = 4 << 10;
-/// The largest memory visited, and how many times the last level it is where that is less.
+/// Size of the largest memory visited, and its limit as a multiple of the last level.
 const LARGEST: u64 = 256 << 20;
 const TIMES_LAST_LEVEL: u64 = 4;
-/// Sizes per doubling.
+/// Number of sizes per doubling.
 const PER_OCTAVE: i32 = 4;
-/// Loads timed together: so many that reading the counter does not count, and at most so many that a round ends before
-/// neighbors have emptied a shared cache.
+/// Least and greatest number of loads that are timed together: enough that reading the counter takes no part, and few enough that a round
+/// ends before neighbors have emptied a shared cache.
 const STEPS_MIN: usize = 4 << 10;
 const STEPS_MAX: usize = 16 << 10;
-/// Rounds per size and the time given to more of them; the fastest counts, as whatever disturbs a round makes it slower.
+/// Least number of rounds for each size, and the time for further ones. The fastest round counts, because every disturbance makes a round
+/// slower.
 const ROUNDS_MIN: u32 = 5;
 const ROUNDS_TIME: Duration = Duration::from_millis(15);
-/// Time after which sizes are left out, up to the largest.
+/// Time after which sizes are left out, except for the largest.
 const TIME: Duration = Duration::from_secs(2);
 
-/// Sizes from [`SMALLEST`] to `largest`, ascending by equal factors, four per doubling, in whole lines.
+/// Returns sizes from [`SMALLEST`] to `largest`, ascending by equal factors, four per doubling, in whole lines.
 fn working_sets(largest: Bytes, line_bytes: Bytes) -> Vec<Bytes> {
     let sizes = (0..).map(|i| SMALLEST as f64 * 2f64.powf(f64::from(i) / f64::from(PER_OCTAVE)));
     // The power of a whole number of octaves may come out a hair too large.
@@ -42,12 +43,12 @@ fn working_sets(largest: Bytes, line_bytes: Bytes) -> Vec<Bytes> {
         .collect()
 }
 
-/// Time of a dependent load against the memory visited, in ns; the calling thread should be pinned.
+/// Measures the time of a dependent load in ns for several sizes of memory. The calling thread should be pinned.
 ///
-/// Memory that fits into `last_level` is touched anew before each round, so that loads are answered by the caches even where
-/// neighbors keep emptying them; larger memory is not, so that what it leaves in them is not found again. The time contains the
-/// address computation of an indexed load, and where the kernel gives no huge pages, page-table walks. When time runs
-/// out, sizes are left out and the largest comes next.
+/// Memory that fits into `last_level` is touched again before each round, so that the caches serve the loads even if neighbors keep
+/// emptying them. Larger memory is not, so that loads do not find lines that the touching left in the caches. The time includes the address
+/// computation of an indexed load and, if the kernel gives no huge pages, page-table walks. When time runs out, all sizes but the largest
+/// are left out.
 pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) -> Result<Vec<(Bytes, f64)>, ColorError> {
     let begin = Instant::now();
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -84,9 +85,9 @@ pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) ->
     Ok(curve)
 }
 
-/// Load time of a level of `level` bytes outside one of `inner` bytes: the lowest point of the curve clearly outside of the
-/// inner level (four times its size, or twice where the level is no larger) and at most half of the level, or a quarter of a
-/// shared one, which its other users fill. `None` when the curve has no size there.
+/// Returns the load time of a level of `level` bytes outside one of `inner` bytes: the lowest point of the curve that is clearly outside of
+/// the inner level (four times its size, or twice if the level is no larger) and at most half of the level, or a quarter of a shared one,
+/// which its other users fill. `None` if the curve has no size in this range.
 fn level_load(curve: &[(Bytes, f64)], level: Bytes, inner: Bytes, shared: bool) -> Option<f64> {
     let lowest = |times_inner: u64, limit: u64| {
         let within = curve.iter().filter(|(size, _)| (times_inner * inner.0..=limit).contains(&size.0));
@@ -96,12 +97,12 @@ fn level_load(curve: &[(Bytes, f64)], level: Bytes, inner: Bytes, shared: bool) 
     limits.into_iter().find_map(|limit| lowest(4, limit).or_else(|| lowest(2, limit)))
 }
 
-/// Load time of main memory: the end of the curve, when that is at least twice the last level.
+/// Returns the load time of main memory: the end of the curve if that is at least twice the last level.
 fn memory_load(curve: &[(Bytes, f64)], last_level: Bytes) -> Option<f64> {
     curve.last().filter(|(size, _)| size.0 >= 2 * last_level.0).map(|p| p.1)
 }
 
-/// Measures the curve on the calling thread's CPU, `cpu`, and reads the load times of its levels and of memory off it.
+/// Measures the curve on the calling thread's CPU, `cpu`, and derives the load times of its levels and of memory from it.
 pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut Vec<Note>) {
     let levels = data_levels(machine, cpu);
     let Some(&last) = levels.last() else {
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(sizes[1], Bytes(4864));
     }
 
-    /// 1 ns up to 32 KiB, 4 ns up to 512 KiB, 14 ns up to 32 MiB, 90 ns beyond.
+    /// Returns a curve with 1 ns up to 32 KiB, 4 ns up to 512 KiB, 14 ns up to 32 MiB, and 90 ns beyond.
     fn stairs(largest: u64) -> Vec<(Bytes, f64)> {
         let height = |size: Bytes| match size.0 / KIB {
             0..=32 => 1.0,

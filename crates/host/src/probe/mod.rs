@@ -21,28 +21,28 @@ use crate::machine::sysfs::{Note, Sysfs};
 use crate::sys::clock;
 use crate::sys::memory::{Arena, page_bytes};
 
-/// Where to measure.
+/// CPUs to probe, and a seed.
 #[derive(Clone, Debug)]
 pub struct ProbeRequest {
-    /// CPUs to measure. Load latency and refill time are measured on the first: the one on which the colors were found.
+    /// CPUs to measure. Load latency and refill time are measured on the first, which must be the one on which the colors were found.
     pub cpus: Vec<CpuId>,
-    /// Seed of every random choice.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// CPUs tested against the first for sharing.
+/// Number of CPUs that are tested against the first for sharing.
 const PARTNERS: usize = 4;
-/// Memory that a flood of a level may take; a level that needs more is not tested.
+/// Most memory that a flood of a level may use. A level that needs more is not tested.
 const FLOOD_LIMIT: Bytes = Bytes(512 << 20);
 
-/// Measures, and writes into `machine` with [`Source::Measured`]: rate and step of the counter, load latency, for the level of
-/// the pool the refill time of a color, and for each data level whether CPUs evict each other and how long contents last.
+/// Measures this machine, and writes the results into `machine` with [`Source::Measured`]: rate and step of the counter, load latency, the
+/// refill time of a color of the pool's level, and for each data level whether CPUs evict each other and how long contents last.
 ///
-/// `machine`: this machine, as [`Sysfs::machine`] declares it. `pool`: pages of known colors of a level; without them refill
-/// times stay as they are. `progress` is called with what is being done. An interrupt ends it early with what was measured.
+/// `machine`: this machine, as [`Sysfs::machine`] declares it. `pool`: pages of known colors of a level; without them refill times are not
+/// measured. `progress` is called with a description of the present step. An interrupt ends the probe early with the results so far.
 ///
-/// Returns what could not be measured and why, CPUs on which the calling thread may not run included, and where what was seen
-/// contradicts what the machine declares.
+/// Returns notes on what could not be measured and why, including CPUs on which the calling thread may not run, and on what contradicts the
+/// declared values.
 pub fn probe(
     machine: &mut Machine,
     pool: Option<(&FramePool, u8)>,
@@ -110,7 +110,8 @@ pub fn probe(
     notes
 }
 
-/// Measures the refill time of a color of `level` on `cpu`, and writes it into `machine`; what could not be measured and why.
+/// Measures the refill time of a color of `level` on `cpu`, and writes it into `machine`. Returns notes on what could not be measured and
+/// why.
 pub fn refill_time(machine: &mut Machine, cpu: CpuId, pool: &FramePool, level: u8, seed: u64) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(_pinned) = pin(cpu, &mut notes) {
@@ -119,7 +120,7 @@ pub fn refill_time(machine: &mut Machine, cpu: CpuId, pool: &FramePool, level: u
     notes
 }
 
-/// Pins the calling thread to `cpu` until the guard goes; a note says why where that cannot be had.
+/// Pins the calling thread to `cpu` until the returned guard is dropped. If that fails, adds a note with the reason.
 fn pin(cpu: CpuId, notes: &mut Vec<Note>) -> Option<RealtimeSettings> {
     let pinned = RealtimeRequest::new().pin(cpu).apply();
     notes.extend_from_slice(pinned.notes());
@@ -134,7 +135,7 @@ fn note(subject: &str, reason: String, hint: &str) -> Note {
     Note { subject: subject.to_owned(), reason, hint: hint.to_owned() }
 }
 
-/// A note of what an error kept from being measured, with the error's own hint.
+/// Returns a note on what `error` kept from being measured, with the error's own hint.
 fn failed(subject: &str, what: &str, error: &ColorError) -> Note {
     // The error's own hint is for whoever set a limit to find colors in.
     if let ColorError::TooLittleMemory { limit, needed } = error {
@@ -150,21 +151,21 @@ fn name(level: &CacheLevel) -> String {
     format!("level {}{}", level.level, if level.holds == Holds::Data { " (data)" } else { "" })
 }
 
-/// Data levels that serve `cpu`, innermost first, by index.
+/// Returns the indices of the data levels that serve `cpu`, innermost first.
 fn data_levels(machine: &Machine, cpu: CpuId) -> Vec<usize> {
     let holds_data = |level: &CacheLevel| level.holds != Holds::Instruction && level.serves(cpu);
     (0..machine.levels.len()).filter(|&i| holds_data(&machine.levels[i])).collect()
 }
 
-/// Size of the largest data level that any of `cpus` has inside `level`, 0 for the innermost: cores that differ share one
-/// level around unlike ones.
+/// Returns the size of the largest data level that any of `cpus` has inside `level`; 0 for the innermost. Cores of different kinds may
+/// share one level around different ones.
 fn inner_bytes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> Bytes {
     let inner = |cpu: CpuId| (1..level.level).filter_map(move |inside| machine.data_level_of(inside, cpu));
     let sizes = cpus.iter().flat_map(|&cpu| inner(cpu)).map(|l| l.geometry.value.cache_bytes());
     sizes.max().unwrap_or_default()
 }
 
-/// What an eviction test of `level` from any of `cpus` needs to know.
+/// Returns the sizes that an eviction test of `level` from any of `cpus` needs.
 fn sizes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> LevelSizes {
     LevelSizes {
         line_bytes: level.geometry.value.line_bytes.0 as usize,
@@ -173,22 +174,23 @@ fn sizes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> LevelSizes {
     }
 }
 
-/// Ticks of `ns` nanoseconds.
+/// Converts nanoseconds to ticks.
 fn ticks(ns: u64) -> Cycles {
     Cycles((ns as f64 * clock::rate_hz() as f64 / 1e9) as u64)
 }
 
-/// Nanoseconds of `ticks`.
+/// Converts ticks to nanoseconds.
 fn nanoseconds(ticks: f64) -> f64 {
     ticks * 1e9 / clock::rate_hz() as f64
 }
 
-/// A quarter of the memory that can be had without harming others.
+/// Returns a quarter of the memory that is available without harm to others.
 fn memory_limit(sysfs: &Sysfs) -> Bytes {
     sysfs.memory("MemAvailable").map_or(FLOOD_LIMIT, |available| Bytes(available.0 / 4))
 }
 
-/// Memory of `bytes`: in huge pages where it is larger than one, so that page tables neither cost time nor take cache.
+/// Maps `bytes` of memory. If it is larger than a huge page, it is mapped in huge pages, so that page tables neither cost time nor occupy
+/// the cache.
 fn memory(bytes: u64) -> Result<Arena, ColorError> {
     let limit = memory_limit(&Sysfs::system());
     if bytes > limit.0 {
@@ -200,20 +202,20 @@ fn memory(bytes: u64) -> Result<Arena, ColorError> {
     Ok(arena.map_err(|source| SystemError::Memory { pages, source })?)
 }
 
-/// Share of a level that is primed: little enough that replacement leaves it alone.
+/// Divisor of the part of a level that is primed, which is small enough not to be replaced.
 const PRIMED: u64 = 8;
-/// Pages primed at least, and walked at most.
+/// Least number of pages that are primed, and greatest number that are walked.
 const PRIMED_AT_LEAST: usize = 2;
 const SAMPLED: usize = 64;
 
-/// Times a calibration is tried.
+/// Number of attempts at a calibration.
 const CALIBRATIONS: usize = 3;
 
-/// A level that can be primed, and tested for evictions by time.
+/// A level that can be primed and tested for evictions by time.
 pub struct Primed {
     eviction_test: TimedEvictionTest,
     sizes: LevelSizes,
-    /// Pages that push the targets out of the level inside.
+    /// Pages that evict the targets from the level inside.
     inner: Vec<u32>,
     targets: Vec<u32>,
     sample: Vec<u32>,
@@ -223,7 +225,7 @@ pub struct Primed {
 impl Primed {
     /// Calibrates on the CPU of the calling thread.
     ///
-    /// Fails when hits and misses take about the same time, or when the level is too large for the memory there is.
+    /// Fails if hits and misses take about the same time, or if the level is too large for the available memory.
     pub fn calibrate(sizes: LevelSizes, seed: u64) -> Result<Primed, ColorError> {
         if 4 * sizes.level.0 > FLOOD_LIMIT.0 {
             return Err(ColorError::TooLittleMemory { limit: FLOOD_LIMIT, needed: Bytes(4 * sizes.level.0) });
@@ -247,7 +249,7 @@ impl Primed {
         Ok(Primed { eviction_test, sizes, inner: (0..inner).collect(), sample: targets.clone(), targets, rng })
     }
 
-    /// Brings the targets into the level, and pushes them out of the one inside.
+    /// Brings the targets into the level, and evicts them from the level inside.
     fn prime(&mut self) {
         self.rng.shuffle(&mut self.sample);
         for _ in 0..2 {
@@ -255,7 +257,7 @@ impl Primed {
         }
     }
 
-    /// Share of what was primed that is gone.
+    /// Returns the share of the primed lines that is gone.
     fn share_gone(&mut self) -> f64 {
         let sampled = self.sample.len().min(SAMPLED);
         self.eviction_test.share_gone(&self.sample[..sampled])

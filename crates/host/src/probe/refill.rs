@@ -15,15 +15,15 @@ use crate::sys::memory::Arena;
 
 use super::{data_levels, failed, measured, memory, nanoseconds, note};
 
-/// Colors measured, spread over all.
+/// Number of colors measured, spread over all.
 const COLORS: usize = 8;
-/// Tries of each kind per color.
+/// Number of tries of each kind per color.
 const TRIES: usize = 100;
-/// Of the touches after a flood of another color, one in so many is taken as undisturbed.
-const QUIET_PART: usize = 10;
-/// Traversals of what evicts.
+/// Divisor of the samples that count as undisturbed: the fastest one in this many touches after a flood of another color.
+const UNDISTURBED_DIVISOR: usize = 10;
+/// Number of traversals in a flood.
 const FLOOD_PASSES: u32 = 2;
-/// A refill takes at least so many times as long as a touch after a flood of another color, or nothing was evicted.
+/// Least ratio of a refill to a touch after a flood of another color. If the ratio is smaller, nothing was evicted.
 const EVICTED: f64 = 1.1;
 
 /// The memory of one color.
@@ -41,7 +41,7 @@ impl Colored {
         Ok(Colored { region, pages: (0..ways as u32).collect(), clean: flood()?, dirty: flood()? })
     }
 
-    /// Ticks to touch every line, independent loads in order of addresses.
+    /// Returns the ticks to touch every line by independent loads in order of addresses.
     #[inline]
     fn touch(&self, line_bytes: usize) -> f64 {
         let begin = clock::now();
@@ -49,7 +49,7 @@ impl Colored {
         (clock::now().0 - begin.0) as f64
     }
 
-    /// Ticks to touch every line after `flood` has been read or written.
+    /// Returns the ticks to touch every line after `flood` was read or written.
     fn touch_after(&self, flood: &ColoredRegion, leaves: Leaves, line_bytes: Bytes) -> f64 {
         self.touch(line_bytes.0 as usize);
         let accesses = Flood { area: flood.size(), line_bytes, passes: FLOOD_PASSES, leaves };
@@ -58,18 +58,19 @@ impl Colored {
     }
 }
 
-/// What comes between two touches of a color's lines.
+/// The flood between two touches of a color's lines.
 #[derive(Clone, Copy)]
 enum Between {
-    /// Clean lines of the same color.
+    /// The flood reads lines of the same color.
     Clean,
-    /// Dirty lines of the same color.
+    /// The flood writes lines of the same color.
     Dirty,
-    /// Clean lines of another color: they displace from the levels inside, as those of the same color do, but not from this one.
+    /// The flood reads lines of another color. They evict lines from the levels inside, as those of the same color do, but not from this
+    /// level.
     Other,
 }
 
-/// Writes over more than the outermost level holds, so that nothing else in it is dirty.
+/// Writes more than the outermost level holds, so that nothing else in it is dirty.
 pub fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), ColorError> {
     let arena: Arena = memory(2 * last_level.0)?;
     let flood = Flood { area: Bytes(2 * last_level.0), line_bytes, passes: 2, leaves: Leaves::Dirty };
@@ -79,9 +80,9 @@ pub fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), ColorError> {
 
 /// Measures the refill time of `level` on the calling thread's CPU, `cpu`, with pages of `pool`.
 ///
-/// The time is that of one pass over as many lines as a color holds, in order of addresses and as fast as the core and its
-/// prefetchers make it, with nothing subtracted: it contains the time the same pass takes when all lines are there. The lines
-/// come from wherever the outer levels have them. In the dirty case all lines replaced have been written.
+/// The result is the time of one pass over as many lines as a color holds, in order of addresses and as fast as the core and its
+/// prefetchers make it. Nothing is subtracted, so it includes the time of the same pass when all lines are present. The lines come from
+/// wherever the outer levels have them. In the dirty case all replaced lines have been written.
 pub(super) fn measure(
     machine: &mut Machine,
     cpu: CpuId,
@@ -132,8 +133,8 @@ pub(super) fn measure(
     // On a machine whose caches others use, most touches find lines missing that nothing here has evicted: the shorter ones tell
     // what it takes when all are there.
     present.sort_by(f64::total_cmp);
-    let quiet = present.len() / QUIET_PART;
-    let (Some(clean), Some(dirty), Some(&present)) = (median(&clean), median(&dirty), present.get(quiet)) else {
+    let undisturbed = present.len() / UNDISTURBED_DIVISOR;
+    let (Some(clean), Some(dirty), Some(&present)) = (median(&clean), median(&dirty), present.get(undisturbed)) else {
         return;
     };
     if clean.min(dirty) < EVICTED * present {

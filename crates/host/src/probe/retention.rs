@@ -16,19 +16,19 @@ use crate::sys::clock;
 
 use super::{Primed, name, nanoseconds, note, ticks};
 
-/// Waits in ns. The first shows what is lost by the measurement alone.
+/// Lengths of the waits in ns. The first shows the loss by the measurement alone.
 const WAITS_NS: [u64; 6] = [0, 10_000, 50_000, 200_000, 1_000_000, 10_000_000];
-/// A sample counts when its wait took at most this many times as long as asked for: sleeps may end late.
+/// Largest ratio of a wait to its requested length at which a sample counts, because sleeps may end late.
 const LATE: f64 = 1.5;
-/// Samples needed, and wanted, per wait.
+/// Number of samples per wait that are needed, and that are wanted.
 const SAMPLES_MIN: usize = 15;
 const SAMPLES_WANTED: usize = 30;
-/// Time for one CPU.
+/// Time for the measurements on one CPU.
 const TIME: Duration = Duration::from_millis(1100);
-/// Share lost without a wait above which samples say nothing.
+/// Share lost without a wait above which samples show nothing.
 const LOST_AT_ONCE: f64 = 0.5;
 
-/// Waits; whether it took about as long as asked for.
+/// Waits, and returns whether the wait took about as long as requested.
 fn wait(ns: u64, waiting: Waiting) -> bool {
     let begin = clock::now();
     match waiting {
@@ -39,7 +39,7 @@ fn wait(ns: u64, waiting: Waiting) -> bool {
     nanoseconds((clock::now().0 - begin.0) as f64) <= LATE * ns as f64
 }
 
-/// Summary of the shares lost in the samples after one wait; `None` when there are too few.
+/// Summarizes the shares lost in the samples after one wait; `None` if there are too few.
 fn summary(cpu: CpuId, waiting: Waiting, wait_ns: u64, shares: &[f64]) -> Option<Retention> {
     (shares.len() >= SAMPLES_MIN).then_some(())?;
     Some(Retention {
@@ -53,8 +53,8 @@ fn summary(cpu: CpuId, waiting: Waiting, wait_ns: u64, shares: &[f64]) -> Option
     })
 }
 
-/// Measures on `cpu` and adds to the level's retention. Waits that did not come about often enough are absent: short sleeps end
-/// late on many machines.
+/// Measures on `cpu`, and adds the results to the level's retention. A wait that was too long too often is left out, because short sleeps
+/// end late on many machines.
 pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, seed: u64, notes: &mut Vec<Note>) {
     let pinned = RealtimeRequest::new().pin(cpu).timer_slack(Ns(1)).apply();
     if let Some(failed) = pinned.notes().iter().find(|note| note.subject.contains("CPU")) {

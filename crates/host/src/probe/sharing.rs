@@ -22,50 +22,50 @@ use crate::sys::memory::Arena;
 
 use super::{Primed, failed, measured, memory, name, note};
 
-/// Times the level that is flooded.
+/// Size of a flood as a multiple of the level.
 const FLOOD: u64 = 4;
-/// Share lost without a flood up to which a round is quiet.
-const QUIET: f64 = 0.3;
-/// Share lost with a flood beyond that lost without from which the level counts as shared.
+/// Largest share lost without a flood in an undisturbed round.
+const UNDISTURBED: f64 = 0.3;
+/// Difference of the shares lost with and without a flood above which the level counts as shared.
 const SHARED: f64 = 0.3;
-/// Quiet rounds needed, and wanted.
+/// Number of undisturbed rounds that are needed, and that are wanted.
 const ROUNDS_MIN: usize = 20;
 const ROUNDS_WANTED: usize = 60;
-/// Rounds after which a test ends that has seen no quiet one.
+/// Number of rounds after which a test ends if no round was undisturbed.
 const HOPELESS: usize = 10;
-/// Tests of a pair of CPUs, the time each may take, and the time between them: hosts move virtual CPUs from core to core, so that
-/// two of them may share a core now and not a second later.
+/// Number of tests of a pair of CPUs, the time of each, and the time between them. Hosts move virtual CPUs from core to core, so two of
+/// them may share a core now and not a second later.
 const TESTS: usize = 3;
 const TIME: Duration = Duration::from_millis(700);
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Shares lost in three samples that follow each other.
+/// Shares lost in three consecutive samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Round {
-    /// Without a flood; decides whether the round counts.
+    /// Share lost without a flood; it decides whether the round counts.
     pub gate: f64,
-    /// With a flood.
+    /// Share lost with a flood.
     pub flooded: f64,
-    /// Without.
+    /// Share lost without a flood.
     pub control: f64,
 }
 
 impl Round {
-    fn is_quiet(&self) -> bool {
-        self.gate <= QUIET
+    fn is_undisturbed(&self) -> bool {
+        self.gate <= UNDISTURBED
     }
 }
 
-/// Medians of the quiet rounds with and without a flood; `None` when there are too few or the control leaves no room for an
-/// effect.
+/// Returns the medians of the undisturbed rounds with and without a flood; `None` if there are too few rounds, or the control leaves no
+/// room for an effect.
 pub fn effect(rounds: &[Round]) -> Option<(f64, f64)> {
-    let quiet: Vec<Round> = rounds.iter().copied().filter(Round::is_quiet).collect();
-    let of = |share: fn(&Round) -> f64| median(&quiet.iter().map(share).collect::<Vec<f64>>());
+    let undisturbed: Vec<Round> = rounds.iter().copied().filter(Round::is_undisturbed).collect();
+    let of = |share: fn(&Round) -> f64| median(&undisturbed.iter().map(share).collect::<Vec<f64>>());
     let (flooded, control) = (of(|r| r.flooded)?, of(|r| r.control)?);
-    (quiet.len() >= ROUNDS_MIN && control + SHARED < 0.9).then_some((flooded, control))
+    (undisturbed.len() >= ROUNDS_MIN && control + SHARED < 0.9).then_some((flooded, control))
 }
 
-/// Whether the flood evicts; `None` when the rounds do not tell.
+/// Whether the flood evicts lines; `None` if the rounds do not show it.
 pub fn is_shared(rounds: &[Round]) -> Option<bool> {
     effect(rounds).map(is_eviction)
 }
@@ -74,15 +74,15 @@ fn is_eviction((flooded, control): (f64, f64)) -> bool {
     flooded - control > SHARED
 }
 
-/// What the partner is asked to do.
+/// Commands to the partner.
 const WAIT: u32 = 0;
 const FLOOD_NOW: u32 = 1;
 const SPIN_NOW: u32 = 2;
 const END: u32 = 3;
-/// It cannot run where it should.
+/// The partner cannot run on its CPU.
 const FAILED: u32 = 4;
 
-/// Ends the partner whatever happens, a panic included: it would spin forever, and be waited for.
+/// Ends the partner in any case, also after a panic. Otherwise it would spin forever, and its end would be waited for.
 struct EndOnDrop<'a>(&'a AtomicU32);
 
 impl Drop for EndOnDrop<'_> {
@@ -126,9 +126,9 @@ fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
     }
 }
 
-/// Rounds of the calling thread against a partner on CPU `other`; `None` when the partner cannot run there.
+/// Measures rounds of the calling thread against a partner on CPU `other`; `None` if the partner cannot run there.
 ///
-/// `level`: size of the level that `primed` walks.
+/// `level`: size of the level that `primed` walks over.
 pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<Vec<Round>>, ColorError> {
     let line_bytes = Bytes(primed.sizes.line_bytes as u64);
     let flood = Flood { area: Bytes(FLOOD * level.0), line_bytes, passes: 1, leaves: Leaves::Dirty };
@@ -162,8 +162,8 @@ pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<
         };
         let begin = Instant::now();
         let mut rng = fastrand::Rng::with_seed(u64::from(other.0));
-        let (mut rounds, mut quiet) = (Vec::new(), 0);
-        while quiet < ROUNDS_WANTED && begin.elapsed() < TIME && !interrupt::interrupted() {
+        let (mut rounds, mut undisturbed) = (Vec::new(), 0);
+        while undisturbed < ROUNDS_WANTED && begin.elapsed() < TIME && !interrupt::interrupted() {
             let gate = sample(SPIN_NOW);
             let (flooded, control);
             if rng.bool() {
@@ -173,9 +173,9 @@ pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<
                 flooded = sample(FLOOD_NOW);
             }
             let round = Round { gate, flooded, control };
-            quiet += usize::from(round.is_quiet());
+            undisturbed += usize::from(round.is_undisturbed());
             rounds.push(round);
-            if quiet == 0 && rounds.len() >= HOPELESS {
+            if undisturbed == 0 && rounds.len() >= HOPELESS {
                 break;
             }
         }
@@ -184,19 +184,19 @@ pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<
     }))
 }
 
-/// What the tests of a pair of CPUs showed.
+/// Results of the tests of a pair of CPUs.
 struct Tests {
-    /// Medians with and without a flood, of every test that tells.
+    /// Medians with and without a flood, of every conclusive test.
     effects: Vec<(f64, f64)>,
-    /// Rounds of all tests.
+    /// Number of rounds of all tests.
     rounds: usize,
-    /// Those of them that were quiet.
-    quiet: usize,
+    /// Number of undisturbed rounds of all tests.
+    undisturbed: usize,
 }
 
-/// Tests `cpu`, on which the calling thread runs, against `other`, several times; the note says what kept them from being tested.
+/// Tests `cpu`, on which the calling thread runs, against `other` several times. The note says why the pair could not be tested.
 fn tests(level: &CacheLevel, primed: &mut Primed, cpu: CpuId, other: CpuId) -> Result<Tests, Note> {
-    let mut tests = Tests { effects: Vec::new(), rounds: 0, quiet: 0 };
+    let mut tests = Tests { effects: Vec::new(), rounds: 0, undisturbed: 0 };
     for test in 0..TESTS {
         if interrupt::interrupted() {
             break;
@@ -217,13 +217,13 @@ fn tests(level: &CacheLevel, primed: &mut Primed, cpu: CpuId, other: CpuId) -> R
             }
         };
         tests.rounds += rounds.len();
-        tests.quiet += rounds.iter().filter(|round| round.is_quiet()).count();
+        tests.undisturbed += rounds.iter().filter(|round| round.is_undisturbed()).count();
         tests.effects.extend(effect(&rounds));
     }
     Ok(tests)
 }
 
-/// Tests `cpu`, on which the calling thread runs, against each of `others`; says where they contradict the declaration.
+/// Tests `cpu`, on which the calling thread runs, against each of `others`, and returns notes on contradictions to the declaration.
 pub(super) fn measure(
     level: &mut CacheLevel,
     primed: &mut Primed,
@@ -242,14 +242,14 @@ pub(super) fn measure(
                 continue;
             }
         };
-        let Tests { effects, rounds, quiet } = tests;
+        let Tests { effects, rounds, undisturbed } = tests;
         let together = level.shared_by.value.iter().any(|group| group.contains(&cpu) && group.contains(&other));
         // The clearest test: one in which they share is enough to know that they can.
         let Some(&(flooded, control)) = effects.iter().max_by(|a, b| (a.0 - a.1).total_cmp(&(b.0 - b.1))) else {
             notes.push(note(
                 &subject,
                 format!(
-                    "whether {pair} evict each other cannot be told: what is primed outlasts a test without a flood in {quiet} of \
+                    "whether {pair} evict each other cannot be told: what is primed outlasts a test without a flood in {undisturbed} of \
                      {rounds} rounds"
                 ),
                 "something else uses it; try again when the machine and its host are quiet",

@@ -86,7 +86,7 @@ impl Pid {
     }
 
     /// Returns the type of a file system on which the process has a file open for direct I/O and which uses pages without pinning them;
-    /// `None` if there is none. The kernel would move such pages although they are in use.
+    /// `None` if it has no such file open. The kernel would move such pages although they are in use.
     pub fn unpinned_direct_io(self) -> Result<Option<String>, ProcessError> {
         let mut mounts = None;
         for entry in fs::read_dir(self.path("fdinfo")).map_err(self.failed("fdinfo"))?.flatten() {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::error::RecolorError;
-use super::turn::Turn;
+use super::exclusive::ExclusiveLock;
 use crate::process::{Pid, ProcessError, Region, status_of};
 use crate::sys::trace;
 
@@ -13,18 +13,18 @@ impl Pid {
     ///
     /// Fails with the [`RecolorError`] that says why the process must be left alone.
     pub fn check(self) -> Result<Vec<Region>, RecolorError> {
-        match self.check_in_turn() {
+        match self.check_locked() {
             Err(RecolorError::Traced { .. }) => {
                 // Kept until the tracer was read again: the other one may have more to do.
-                let _turn = Turn::wait(self)?;
-                self.check_in_turn()
+                let _exclusive = ExclusiveLock::wait(self)?;
+                self.check_locked()
             }
             checked => checked,
         }
     }
 
     /// Does the same as [`check`](Self::check), where this program holds the lock for recoloring already.
-    pub fn check_in_turn(self) -> Result<Vec<Region>, RecolorError> {
+    pub fn check_locked(self) -> Result<Vec<Region>, RecolorError> {
         let pid = self.0;
         let status = self.text("status")?;
         let number = |key: &str| {

@@ -25,9 +25,9 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims `pids`. Several commands may claim the same process; the turn decides which of them holds it still.
+    /// Claims `pids`. Several commands may claim the same process; the [lock](super::exclusive) decides which of them holds it.
     ///
-    /// Fails with [`RecolorError::Journal`] where the runtime folder cannot be written.
+    /// Fails with [`RecolorError::Journal`] if the runtime folder cannot be written.
     pub fn of(pids: &[Pid]) -> Result<Claim, RecolorError> {
         let folder = runtime::folder();
         let path = claims(&folder);
@@ -42,7 +42,7 @@ impl Claim {
     }
 }
 
-/// Fails with [`RecolorError::Claimed`] where `limits` ask to give way and another command has claimed `pid`.
+/// Fails with [`RecolorError::Claimed`] if `limits` say to give way and another command has claimed `pid`.
 pub fn give_way(pid: Pid, limits: &Limits) -> Result<(), RecolorError> {
     let claimed = || {
         // Without the file nobody has claimed anything.
@@ -53,7 +53,7 @@ pub fn give_way(pid: Pid, limits: &Limits) -> Result<(), RecolorError> {
     if limits.gives_way && claimed() == Some(true) { Err(RecolorError::Claimed { pid: pid.0 }) } else { Ok(()) }
 }
 
-/// Colors of the pages of a process, as a command has measured them.
+/// Colors of the pages of a process, as measured by a command.
 #[derive(Serialize, Deserialize)]
 struct Handover {
     /// Start time of the process, which tells it from a later one of the same number.
@@ -64,7 +64,7 @@ struct Handover {
     pages: Vec<(u64, Option<FrameNumber>, Color)>,
 }
 
-/// Leaves the colors of `pages` of `pid`, addresses in ascending order, for whoever watches over it.
+/// Leaves the colors of `pages` of `pid`, addresses in ascending order, for the command that watches over the process.
 pub fn hand_over(pid: Pid, known: &KnownColors, pages: &[u64]) -> Result<(), RecolorError> {
     let (Some(reference), Some(start_time)) = (known.reference(), pid.start_time()) else { return Ok(()) };
     let entries = pages.iter().zip(pid.page_map()?.entries(pages)?);

@@ -106,7 +106,7 @@ fn filters(pid: Pid, thread: ThreadId) -> Result<Option<Vec<Vec<Instruction>>>, 
     if matches!(status_of(&status, "Seccomp"), "" | "0") {
         return Ok(None);
     }
-    // In strict mode there is none to be read, and nothing is allowed.
+    // In strict mode no filter can be read, and nothing is allowed.
     trace::filters(thread).map(Some).map_err(|source| RecolorError::Seccomp { pid: pid.0, source })
 }
 

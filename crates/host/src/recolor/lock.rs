@@ -6,8 +6,8 @@
 use isochrome_model::units::Bytes;
 
 use super::error::RecolorError;
+use super::exclusive::ExclusiveLock;
 use super::hold::Hold;
-use super::turn::Turn;
 use crate::process::{Pid, Region};
 
 /// mlockall(2) flag: lock all memory that is mapped now.
@@ -38,7 +38,7 @@ pub fn lock(pid: Pid, whole: bool) -> Result<(), RecolorError> {
 }
 
 fn within(pid: Pid, work: impl FnOnce(&mut Hold) -> Result<(), RecolorError>) -> Result<(), RecolorError> {
-    let _turn = Turn::wait(pid)?;
+    let _exclusive = ExclusiveLock::wait(pid)?;
     for thread in pid.threads()? {
         // Which calls a filter kills a program for is looked at for those of a recoloring only.
         if !matches!(crate::process::status_of(&pid.text(&format!("task/{thread}/status"))?, "Seccomp"), "" | "0") {

@@ -3,7 +3,7 @@
 //! The process is stopped and parked (`hold`). A helper thread created inside it then works off a table on its own
 //! ([`agent`](crate::sys::agent)). Frames of the wanted colors come from anonymous memory that is mapped in the process for that time.
 //! As much of it is touched as is needed to find enough frames, and all of it is given back at the end. The move method
-//! ([`Way`](crate::sys::agent::Way)) says how a page gets its frame.
+//! ([`MoveMethod`](crate::sys::agent::MoveMethod)) says how a page gets its frame.
 //!
 //! Where frame numbers are hidden, colors are found by eviction tests inside the process (`remote`), and the color of a page is known
 //! only if it was given a frame here.
@@ -14,6 +14,7 @@ mod calls;
 mod check;
 pub mod claim;
 mod error;
+mod exclusive;
 mod filtered;
 mod hold;
 pub mod lock;
@@ -21,7 +22,6 @@ mod page_map;
 mod pool;
 mod remote;
 mod scratch_area;
-mod turn;
 mod wanted;
 pub mod watch;
 mod work;
@@ -44,40 +44,40 @@ use crate::process::{Pid, Region};
 use crate::sys::memory::{Arena, page_bytes};
 
 pub use error::RecolorError;
+use exclusive::ExclusiveLock;
 use hold::{Hold, Journal, Patience, Whom};
 pub use hold::{release_stragglers, repair};
 use page_map::PageMap;
 use pool::Pool;
 use scratch_area::ScratchArea;
-use turn::Turn;
 pub use wanted::{Limits, MAX_PAUSE, Wanted};
 use work::{Fate, Plan, Planned};
 
 /// The resident pages of one mapping, counted by what a recoloring did or would do with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RegionReport {
-    /// First address.
+    /// First address of the mapping.
     pub start: u64,
-    /// First address behind it.
+    /// First address behind the mapping.
     pub end: u64,
-    /// The file, or the kernel's name in brackets; empty for anonymous memory.
+    /// File of the mapping, or the kernel's name in brackets; empty for anonymous memory.
     pub name: String,
-    /// Resident pages.
+    /// Number of resident pages.
     pub resident: usize,
-    /// Pages that had an allowed color already.
+    /// Number of pages that had an allowed color already.
     pub on_color: usize,
-    /// Pages off color that were moved to an allowed color, or would be.
+    /// Number of pages off color that were moved to an allowed color, or would be.
     pub moved: usize,
-    /// Pages off color that cannot be moved.
+    /// Number of pages off color that cannot be moved.
     pub immovable: usize,
     /// Why some pages of the region cannot be moved; `None` if all can.
     pub why: Option<String>,
 }
 
-/// What a recoloring did, or would do.
+/// Result of a recoloring, or of a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The process.
+    /// Number of the process.
     pub pid: i32,
     /// Mappings with resident pages, in the order of their addresses.
     pub regions: Vec<RegionReport>,
@@ -85,9 +85,9 @@ pub struct Report {
     pub pauses_ns: Vec<u64>,
     /// Number of threads of the process.
     pub threads: usize,
-    /// Memory touched to find frames.
+    /// Size of the memory that was touched to find frames.
     pub touched: Bytes,
-    /// Pages left because the memory allowed held no frame for them.
+    /// Number of pages that were left because the memory limit held no frame for them.
     pub waiting: usize,
 }
 
@@ -124,20 +124,20 @@ impl Report {
 
 /// A page that is off color and can be moved.
 struct OffColorPage {
-    /// The index of its mapping.
+    /// Index of the page's mapping.
     region: usize,
     address: u64,
 }
 
 /// The resident pages of a process, classified by color.
 struct Classified {
-    /// The report on each mapping, as a recoloring would leave it.
+    /// Report on each mapping, as a recoloring would leave it.
     reports: Vec<RegionReport>,
-    /// The pages that have to move, ascending.
+    /// Pages that have to move, ascending.
     off_color: Vec<OffColorPage>,
-    /// The addresses of pages that have an allowed color, ascending.
+    /// Addresses of pages that have an allowed color, ascending.
     on_color: Vec<u64>,
-    /// For each mapping with pages off color, how many pages it has of each allowed color.
+    /// For each mapping with pages off color, the number of its pages of each allowed color.
     held: BTreeMap<usize, Vec<usize>>,
 }
 
@@ -223,13 +223,13 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if wanted.colors.is_empty() {
         return Err(RecolorError::NoColors);
     }
-    let _turn = Turn::wait(pid)?;
+    let _exclusive = ExclusiveLock::wait(pid)?;
     claim::give_way(pid, limits)?;
     if Journal::left_for(pid)?.is_some() {
         return Err(RecolorError::Unrepaired { pid: pid.0 });
     }
     // Before it was this one's turn, memory that another one had mapped for its work may have looked like the program's own.
-    let regions = pid.check_in_turn()?;
+    let regions = pid.check_locked()?;
     let (before, mut classified) = inspect_pages(pid, &regions, wanted)?;
     if before.moved() == 0 {
         return Ok(before);
@@ -299,8 +299,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
-/// The resident pages between two addresses. Waits for those that are missing, for as long as more of them become resident: on a loaded
-/// machine a helper may be gone from sight before its last pages are there.
+/// Returns the resident pages between two addresses. Waits for missing ones as long as more become resident, because on a loaded machine a
+/// helper may have ended before its last pages are resident.
 fn touched_pages(pid: Pid, start: u64, end: u64) -> Result<Vec<Page>, RecolorError> {
     const PATIENCE: Duration = Duration::from_millis(500);
     let pages = ((end - start) / page_bytes() as u64) as usize;
@@ -423,7 +423,7 @@ struct Asking<'a> {
     limits: &'a Limits,
     reference: &'a Reference,
     area: ScratchArea<'a>,
-    _turn: Turn,
+    _exclusive: ExclusiveLock,
 }
 
 impl<'a> Asking<'a> {
@@ -435,7 +435,7 @@ impl<'a> Asking<'a> {
         limits: &'a Limits,
     ) -> Result<Asking<'a>, RecolorError> {
         let reference = wanted.reference().ok_or(RecolorError::NoColors)?;
-        let turn = Turn::wait(pid)?;
+        let exclusive = ExclusiveLock::wait(pid)?;
         claim::give_way(pid, limits)?;
         let mut area = ScratchArea::new(pid, regions, 0, wanted, limits)?;
         let mut hold = Hold::one(pid, (0, 0))?;
@@ -449,7 +449,7 @@ impl<'a> Asking<'a> {
         let calibrated = if calibrates { remote::tester(&area, reference, wanted).map(drop) } else { Ok(()) };
         helpers.wait()?;
         calibrated?;
-        Ok(Asking { pid, wanted, limits, reference, area, _turn: turn })
+        Ok(Asking { pid, wanted, limits, reference, area, _exclusive: exclusive })
     }
 
     /// Tests `pages`, in ascending order, in one pause of the process. Returns those that still have the same frame, each with its answer;

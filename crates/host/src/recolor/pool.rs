@@ -10,7 +10,7 @@ use crate::color::tester::Effort;
 use crate::machine::sysfs::Sysfs;
 use crate::sys::memory::page_bytes;
 
-/// Memory touched to find frames.
+/// Memory that was touched to find frames.
 pub struct Pool {
     /// Pages of allowed colors, in ascending order: the address, and the index of the color among those allowed.
     pub slots: Vec<(u64, usize)>,
@@ -32,7 +32,7 @@ pub struct Draw {
     pub huge: Option<u64>,
 }
 
-/// Frames that are still to be found.
+/// Numbers of frames that are still to be found.
 pub struct Lacking {
     /// Frames lacking in all colors together.
     pub frames: usize,
@@ -152,8 +152,8 @@ impl Pool {
 
     /// Chooses a page of the pool for every page off color, and returns their addresses.
     ///
-    /// A page gets the color that its mapping has least of, so that neighbors differ; but a neighbor of the slot before is taken where that
-    /// color is not much ahead, as neighbors are moved together.
+    /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
+    /// color is not much ahead, because neighbors are moved together.
     pub fn choose(&self, classified: &mut Classified) -> Vec<u64> {
         let page = page_bytes() as u64;
         let count = self.slots.iter().map(|(_, color)| color + 1).max().unwrap_or(0);

@@ -41,7 +41,7 @@ const GLANCE: Duration = Duration::from_micros(300);
 /// Number of walks of each kind for the calibration.
 const CALIBRATION_WALKS: usize = 200;
 
-/// Eviction tests of the pages of another process, made by a helper inside it.
+/// Eviction tests of the pages of another process, which a helper inside the process makes.
 pub struct RemoteEvictionTest<'a> {
     memory: File,
     at: u64,

@@ -15,7 +15,7 @@ use super::wanted::{Limits, Wanted};
 use crate::color::ColorError;
 use crate::color::reference::Reference;
 use crate::process::{Pid, Region};
-use crate::sys::agent::{self, Entry, RUN, Table, Way};
+use crate::sys::agent::{self, Entry, MoveMethod, RUN, Table};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
@@ -45,22 +45,22 @@ const MAPPINGS_AT_LEAST: usize = 5;
 const DRAWN: (u64, u64) = (5, 4);
 const DRAWN_BESIDE: Bytes = Bytes(64 << 20);
 
-/// Memory that is mapped inside a process for as long as its pages are moved.
+/// Memory that is mapped inside a process as long as its pages are moved.
 ///
 /// Dropping it unmaps it.
 pub struct ScratchArea<'a> {
     pub pid: Pid,
     pub layout: Layout,
-    /// The reference whose pages are mapped in it, if pages are tested by eviction.
+    /// The reference whose pages are mapped in the area, if pages are tested by eviction.
     pub reference: Option<&'a Reference>,
-    /// Whether it stays mapped while the process runs.
+    /// Whether the area stays mapped while the process runs.
     pub left: bool,
 }
 
 /// First addresses of the parts of a scratch area, in ascending order.
 ///
-/// `code`: what helpers execute. `reference`: pages of known color. `table`: requests to a helper, with its `stack` at the end.
-/// `saved`: one page, to save another one in. `scratch`: pages that a run of pages is moved out to. `pool`: frames for what must move.
+/// `code`: what helpers execute. `reference`: pages of known color. `table`: requests to a helper, with its `stack` at the end. `saved`:
+/// one page, to save another one in. `scratch`: pages that a run of pages is moved out to. `pool`: frames for pages that must move.
 #[derive(Clone, Copy)]
 pub struct Layout {
     pub code: u64,
@@ -74,7 +74,7 @@ pub struct Layout {
 }
 
 impl<'a> ScratchArea<'a> {
-    /// Chooses where the area goes: in a gap between mappings that is wide enough and far from what grows.
+    /// Chooses an address for the area: in a gap between mappings that is wide enough, and far from mappings that grow.
     pub fn new(
         pid: Pid,
         regions: &[Region],
@@ -210,7 +210,7 @@ impl<'a> ScratchArea<'a> {
     pub fn make_test_helper(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let table = self.layout.table;
         let header = Table { entries: table + HEADER, count: 1, ..self.header() };
-        let entry = Entry { page: self.test_requests(), slot: 0, way: Way::Test as u32, run: 1, status: 0 };
+        let entry = Entry { page: self.test_requests(), slot: 0, method: MoveMethod::Test as u32, run: 1, status: 0 };
         hold.write(agent::bytes_of(&header), table)?;
         hold.write(agent::bytes_of(&entry), table + HEADER)?;
         hold.write(agent::bytes_of(&remote::before()), self.test_requests())?;
@@ -304,7 +304,8 @@ impl<'a> ScratchArea<'a> {
         about: impl Iterator<Item = (u64, u64)>,
         advice: libc::c_int,
     ) -> Result<(), RecolorError> {
-        let entry = |(page, slot)| Entry { page, slot, way: Way::Advise as u32, run: advice as u32, status: 0 };
+        let entry =
+            |(page, slot)| Entry { page, slot, method: MoveMethod::Advise as u32, run: advice as u32, status: 0 };
         let entries: Vec<Entry> = about.map(entry).collect();
         let header = Table { entries: table + HEADER, count: entries.len() as u64, ..self.header() };
         let mut text = agent::bytes_of(&header).to_vec();

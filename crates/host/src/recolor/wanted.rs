@@ -14,7 +14,7 @@ use crate::process::Pid;
 pub struct Wanted<'a> {
     /// What is known of the colors of pages.
     pub known: &'a KnownColors,
-    /// The colors allowed.
+    /// The allowed colors.
     pub colors: &'a [Color],
     /// Whether pages are distributed evenly over the colors, even where all colors are allowed. \[Hanemaaijer1993\]
     pub spread: bool,
@@ -56,7 +56,7 @@ pub struct Limits {
     pub force: bool,
     /// Longest time that the process may stand still at a time.
     pub max_pause: Duration,
-    /// Whether to stand aside where another command has [claimed](super::claim) the process.
+    /// Whether to give way if another command has [claimed](super::claim) the process.
     pub gives_way: bool,
 }
 

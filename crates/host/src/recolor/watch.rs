@@ -10,27 +10,27 @@ use super::{Limits, RecolorError, Wanted, claim, inspect_pages, recolor, release
 use crate::color::known::{KnownColors, VERIFIED_PAGES, Verified};
 use crate::process::{Pid, Region};
 
-/// What was done so far.
+/// Tally of what was done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tally {
-    /// Rounds in which a process was stopped and pages were moved.
+    /// Number of rounds in which a process was stopped and pages were moved.
     pub sweeps: u64,
-    /// Pages moved that had been in place in the round before: the kernel gave them other frames since.
+    /// Number of moved pages that had been on color in the round before, so that the kernel must have given them other frames since.
     pub drifted: u64,
-    /// Longest time for which a process stood still.
+    /// Longest time for which a process stood still, in ns.
     pub pause_ns_max: u64,
-    /// Each of the first 4096 of them.
+    /// Length of each of the first 4096 pauses, in ns.
     pub pauses_ns: Vec<u64>,
-    /// Most memory that was touched to find frames, in one sweep.
+    /// Most memory that was touched to find frames in one sweep.
     #[serde(rename = "touched_bytes_max")]
     pub touched_max: Bytes,
-    /// Resident pages, at the last look.
+    /// Number of resident pages in the last round.
     pub resident: usize,
-    /// Those of allowed colors.
+    /// Number of these pages that are on color.
     pub on_color: usize,
-    /// Those of other colors, which can be moved.
+    /// Number of these pages that are off color and can be moved.
     pub off_color: usize,
-    /// Those that cannot be moved, by reason.
+    /// Number of these pages that cannot be moved, by reason.
     pub immovable: BTreeMap<String, usize>,
 }
 
@@ -94,7 +94,7 @@ impl Watch {
         self.tally.immovable.clear();
         let mut errors = Vec::new();
         for pid in pids {
-            match self.look_after(*pid, wanted, limits) {
+            match self.inspect(*pid, wanted, limits) {
                 Ok(()) => {}
                 Err(error) if error.is_gone() => {}
                 Err(error) => errors.push((*pid, error)),
@@ -155,7 +155,7 @@ impl Watch {
         Ok(())
     }
 
-    fn look_after(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(), RecolorError> {
+    fn inspect(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(), RecolorError> {
         claim::give_way(pid, limits)?;
         if limits.gives_way {
             claim::take_over(pid, wanted.known)?;

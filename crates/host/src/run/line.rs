@@ -1,6 +1,6 @@
-//! Programs whose jobs are lines: one line on standard input releases a job, one line on standard output completes it.
+//! Message-driven programs: one line on standard input releases a job, and one line on standard output completes it.
 //!
-//! Before the first release the program prints one line when it is ready. What the lines say does not matter.
+//! Before the first release the program prints one line when it is ready. The contents of the lines do not matter.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,34 +16,34 @@ use crate::process::Pid;
 use crate::sys::clock::{monotonic, process_cpu};
 use crate::sys::launch::Launch;
 
-/// Bytes taken from a program's output at once.
+/// Number of bytes that are read from a program's output at a time.
 const READ_BYTES: usize = 4096;
 
-/// How long a program that was asked to end may take.
+/// Time that a program has to end by itself before it is killed.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
-/// A program that runs and is seen by lines. Dropping it ends it.
+/// A running message-driven program. Dropping this ends the program.
 pub struct LineProgram {
     name: String,
     child: Child,
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// Lines that the program has still to print: one at the start, and one for every release.
+    /// Number of lines that the program still has to print: one at the start, and one for every release.
     owed: u64,
 }
 
-/// One job as it was seen from outside, by the clock that is never set.
+/// Times of one job as observed from outside, by CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Just before the line that released it was written.
+    /// Time just before the line that released the job was written.
     pub released: Ns,
-    /// When the line that completes it had been read.
+    /// Time just after the line that completes the job was read.
     pub completed: Ns,
 }
 
-/// `words` as a command. The first word [`OWN`] stands for this very program.
+/// Returns the command that consists of `words`. A first word [`OWN`] stands for this program itself.
 ///
-/// Panics if there are none.
+/// Panics if `words` is empty.
 pub fn command(words: &[String]) -> io::Result<Command> {
     let (program, arguments) = words.split_first().expect("a command has a first word");
     let mut command = if program == OWN { Command::new(std::env::current_exe()?) } else { Command::new(program) };
@@ -52,7 +52,7 @@ pub fn command(words: &[String]) -> io::Result<Command> {
 }
 
 impl LineProgram {
-    /// Starts the program `words` as `launch` says.
+    /// Starts the program `words` with the settings in `launch`.
     pub fn start(words: &[String], launch: &Launch) -> Result<LineProgram, RunError> {
         let name = words.first().cloned().unwrap_or_default();
         let failed = |source| RunError::Start { program: name.clone(), source };
@@ -61,7 +61,7 @@ impl LineProgram {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let output = output.expect("its standard output is a pipe");
-        // Only what is there is read, as a line can be longer than it is worth; and nobody waits for a program that reads nothing.
+        // Reads and writes must not block: a line may have any length, and a program may stop reading.
         rustix::io::ioctl_fionbio(&output, true).map_err(|error| failed(error.into()))?;
         if let Some(input) = &input {
             rustix::io::ioctl_fionbio(input, true).map_err(|error| failed(error.into()))?;
@@ -69,22 +69,22 @@ impl LineProgram {
         Ok(LineProgram { name, child, input, output, owed: 1 })
     }
 
-    /// Its process.
+    /// Returns the process of the program.
     pub fn pid(&self) -> Pid {
         Pid(self.child.id() as i32)
     }
 
-    /// Where its lines arrive: readable when there is something to [`take`](Self::take).
+    /// Returns the descriptor of the program's output. It is readable when there are lines to [`take`](Self::take).
     pub fn output(&self) -> BorrowedFd<'_> {
         self.output.as_fd()
     }
 
-    /// Waits for the line that says that it is ready.
+    /// Waits up to `limit` for the line that reports that the program is ready, and returns the time of its arrival.
     pub fn ready(&mut self, limit: Duration) -> Result<Ns, RunError> {
         self.line("get ready", limit)
     }
 
-    /// Releases a job; the time just before.
+    /// Releases a job, and returns the time just before.
     pub fn release(&mut self) -> Result<Ns, RunError> {
         let released = monotonic();
         match self.input.as_mut().map(|input| input.write_all(b"\n")) {
@@ -99,18 +99,18 @@ impl LineProgram {
         }
     }
 
-    /// Waits for the line that completes the job released first.
+    /// Waits up to `limit` for the line that completes the oldest released job, and returns the time of its arrival.
     pub fn complete(&mut self, limit: Duration) -> Result<Ns, RunError> {
         self.line("complete a job", limit)
     }
 
-    /// Releases a job and waits until it is complete.
+    /// Releases a job, waits up to `limit` until it is complete, and returns its times.
     pub fn job(&mut self, limit: Duration) -> Result<Seen, RunError> {
         let released = self.release()?;
         Ok(Seen { released, completed: self.complete(limit)? })
     }
 
-    /// Takes the lines that have arrived; how many, without waiting. Fails when there are more than jobs were released.
+    /// Takes the lines that have arrived, without waiting, and returns their number. Fails if there are more lines than released jobs.
     pub fn take(&mut self) -> Result<u64, RunError> {
         let mut bytes = [0; READ_BYTES];
         let mut lines = 0;
@@ -121,7 +121,7 @@ impl LineProgram {
                 }
                 Ok(length) => {
                     lines += bytes[..length].iter().filter(|byte| **byte == b'\n').count() as u64;
-                    // A short read is the last there is.
+                    // A short read means that nothing is left.
                     if length < READ_BYTES {
                         break;
                     }
@@ -138,7 +138,7 @@ impl LineProgram {
         Ok(lines)
     }
 
-    /// Time it was on a CPU since its start.
+    /// Returns the CPU time of the program since its start.
     pub fn cpu(&self) -> Result<Ns, RunError> {
         process_cpu(self.pid().0).map_err(|source| RunError::Pipe { program: self.name.clone(), source })
     }
@@ -167,7 +167,7 @@ impl LineProgram {
 
 impl Drop for LineProgram {
     fn drop(&mut self) {
-        // The end of its input is what ends it.
+        // The program should end at the end of its input.
         self.input = None;
         let until = monotonic().0 + END_LIMIT.as_nanos() as u64;
         while monotonic().0 < until {

@@ -1,21 +1,21 @@
-//! Where the jobs of a program begin and end, as the program itself says: by `isochrome_job_begin` and `isochrome_job_end` of the C
-//! library, or by a [`MarkWriter`].
+//! Marks by which a program itself reports where its jobs begin and end, through `isochrome_job_begin` and `isochrome_job_end` of the C
+//! library or through a [`MarkWriter`].
 //!
-//! Who observes makes the ring and starts the program with its descriptor, named by [`VARIABLE`]. Children of the program inherit
-//! both. Marks cost the program one system call and at most one cache line, and never wait; marks that the observer was too slow to read are
-//! overwritten, and counted.
+//! The observer creates the ring, and starts the program with its descriptor, whose number is in [`VARIABLE`]. Children of the program
+//! inherit both. A mark costs the program one system call and at most one cache line, and never waits. If the observer is too slow, marks
+//! are overwritten and counted as lost.
 //!
 //! The ring is words of 64 bits in shared memory, in the byte order of the machine:
 //!
 //! | words | |
 //! |---|---|
 //! | 0 | [`SIGNATURE`] |
-//! | 1 | how many marks have been begun |
+//! | 1 | number of marks begun |
 //! | 2 to 7 | 0 |
 //! | 8 + 2 i, 9 + 2 i | time and label of marks i, i + n, i + 2 n, ... where n is the number of marks that fit |
 //!
-//! Time: CLOCK_MONOTONIC in ns. Label: the mark's number, counted from 1, shifted by 24 bits; bit 23: the job ends; bits 0 to 22: number of
-//! the thread, which the kernel keeps below 2^22. While a mark is being written its label is 0.
+//! The time is CLOCK_MONOTONIC in ns. The label holds the number of the mark, counted from 1, from bit 24 on. Bit 23 is set if the job
+//! ends. Bits 0 to 22 are the number of the thread, which the kernel keeps below 2^22. The label is 0 while the mark is being written.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -28,73 +28,73 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::sys::shared::SharedWords;
 
-/// Environment variable with the number of the descriptor.
+/// Environment variable with the number of the ring's descriptor.
 pub const VARIABLE: &str = "ISOCHROME_MARKS";
-/// First word of the ring: its name and version.
+/// First word of the ring: the name and version of the format.
 pub const SIGNATURE: u64 = u64::from_ne_bytes(*b"isomark1");
 
-/// Words before the first mark, one cache line.
+/// Number of words before the first mark, which fill one cache line.
 const HEADER: usize = 8;
-/// Number of marks begun.
+/// Index of the word with the number of marks begun.
 const BEGUN: usize = 1;
-/// Bit of a label.
+/// Bit of a label that is set if the job ends.
 const ENDS: u64 = 1 << 23;
-/// Bits of a label beside its number.
+/// Position of the mark's number in a label.
 const NUMBER_SHIFT: u32 = 24;
 
-/// What a mark says.
+/// The event that a mark reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// A job begins.
     Begin,
-    /// It ends.
+    /// A job ends.
     End,
 }
 
-/// A mark.
+/// A mark that a program has set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// When, by CLOCK_MONOTONIC.
+    /// Time of the mark, by CLOCK_MONOTONIC.
     pub at: Ns,
-    /// Number of the thread that set it.
+    /// Number of the thread that set the mark.
     pub thread: u32,
-    /// What begins or ends there.
+    /// Whether a job begins or ends.
     pub edge: Edge,
 }
 
-/// Sets marks, from any thread.
+/// Sets marks, from any thread of a program.
 pub struct MarkWriter {
     ring: SharedWords,
 }
 
 impl MarkWriter {
-    /// The writer to the ring that this process was started with; `None` where nobody observes it.
+    /// Returns a writer to the ring that this process was started with; `None` if nobody observes the process.
     pub fn inherited() -> Option<MarkWriter> {
         let descriptor = std::env::var(VARIABLE).ok()?.parse().ok()?;
         let ring = SharedWords::inherited(descriptor).ok()?;
         let words = ring.words();
-        (words.first()?.load(Ordering::Relaxed) == SIGNATURE && places(words).len() >= 2).then_some(MarkWriter { ring })
+        (words.first()?.load(Ordering::Relaxed) == SIGNATURE && slots(words).len() >= 2).then_some(MarkWriter { ring })
     }
 
-    /// Marks that a job of the calling thread begins or ends now.
+    /// Sets a mark: a job of the calling thread begins or ends now.
     pub fn mark(&self, edge: Edge) {
         let thread = gettid().as_raw_nonzero().get() as u64;
         let ends = if edge == Edge::End { ENDS } else { 0 };
         let words = self.ring.words();
-        let places = places(words);
+        let slots = slots(words);
         let number = words[BEGUN].fetch_add(1, Ordering::Relaxed);
-        let at = number as usize % (places.len() / 2) * 2;
-        let (time, label) = (&places[at], &places[at + 1]);
+        let at = number as usize % (slots.len() / 2) * 2;
+        let (time, label) = (&slots[at], &slots[at + 1]);
         label.store(0, Ordering::Relaxed);
-        // Who still sees the label of before sees the time of before.
+        // A reader that still sees the old label also sees the old time.
         fence(Ordering::Release);
         time.store(now(), Ordering::Relaxed);
         label.store((number + 1) << NUMBER_SHIFT | ends | thread, Ordering::Release);
     }
 }
 
-/// The places of marks: pairs of time and label.
-fn places(words: &[AtomicU64]) -> &[AtomicU64] {
+/// Returns the words that hold the marks, each a pair of time and label.
+fn slots(words: &[AtomicU64]) -> &[AtomicU64] {
     words.get(HEADER..).unwrap_or_default()
 }
 
@@ -103,19 +103,19 @@ fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Reads the marks that programs set.
+/// Reads the marks that programs set in a ring.
 pub struct MarkReader {
     ring: SharedWords,
     descriptor: OwnedFd,
-    /// Marks read or lost so far.
+    /// Number of marks read or lost so far.
     seen: u64,
     lost: u64,
 }
 
 impl MarkReader {
-    /// A ring of `capacity` marks, at least one.
+    /// Creates a ring for `capacity` marks, at least one.
     ///
-    /// Programs started later by this process inherit its descriptor, whether or not [`tell`](Self::tell) names it to them.
+    /// Programs that this process starts later inherit the descriptor, but use it only if [`tell`](Self::tell) has named it to them.
     pub fn new(capacity: usize) -> io::Result<MarkReader> {
         let words = capacity.max(1).checked_mul(2).and_then(|words| words.checked_add(HEADER));
         let (ring, descriptor) = SharedWords::create("isochrome-marks", words.ok_or(io::ErrorKind::InvalidInput)?)?;
@@ -123,32 +123,32 @@ impl MarkReader {
         Ok(MarkReader { ring, descriptor, seen: 0, lost: 0 })
     }
 
-    /// Has the program that `command` starts set its marks here.
+    /// Makes the program that `command` starts set its marks in this ring.
     pub fn tell(&self, command: &mut Command) {
         command.env(VARIABLE, self.descriptor.as_raw_fd().to_string());
     }
 
-    /// Moves the marks set since the last call behind those in `marks`, in the order in which they were begun.
+    /// Appends the marks set since the last call to `marks`, in the order in which they were begun.
     ///
-    /// A thread that is halfway through setting one holds up those behind it until the next call; one that was killed there, until the
-    /// ring has gone round, after which its mark counts as lost.
+    /// If a thread has begun a mark but not completed it, later marks wait for the next call. If the thread was killed at this point, they
+    /// wait until the ring has wrapped around, and the mark counts as lost.
     pub fn read(&mut self, marks: &mut Vec<Mark>) {
         let words = self.ring.words();
-        let places = places(words);
-        let capacity = (places.len() / 2) as u64;
+        let slots = slots(words);
+        let capacity = (slots.len() / 2) as u64;
         let begun = words[BEGUN].load(Ordering::Acquire);
-        // Older ones have been overwritten.
+        // Older marks have been overwritten.
         let first = begun.saturating_sub(capacity).max(self.seen);
         self.lost += first - self.seen;
         self.seen = first;
         while self.seen < begun {
             let at = (self.seen % capacity) as usize * 2;
-            let label = places[at + 1].load(Ordering::Acquire);
-            let time = places[at].load(Ordering::Relaxed);
-            // Before the second look at the label, which tells whether the time belongs to it.
+            let label = slots[at + 1].load(Ordering::Acquire);
+            let time = slots[at].load(Ordering::Relaxed);
+            // The time must be read before the label is read again, which shows whether the two belong together.
             fence(Ordering::Acquire);
             let number = label >> NUMBER_SHIFT;
-            if number <= self.seen || places[at + 1].load(Ordering::Relaxed) != label {
+            if number <= self.seen || slots[at + 1].load(Ordering::Relaxed) != label {
                 return;
             }
             self.seen += 1;
@@ -164,7 +164,7 @@ impl MarkReader {
         }
     }
 
-    /// Marks that were overwritten before they were read.
+    /// Returns the number of marks that were overwritten before they were read.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// A writer to the ring of `reader`.
+    /// Returns a writer to the ring of `reader`.
     fn writer(reader: &MarkReader) -> MarkWriter {
         MarkWriter { ring: SharedWords::inherited(reader.descriptor.as_raw_fd()).unwrap() }
     }

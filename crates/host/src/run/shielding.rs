@@ -1,10 +1,10 @@
 //! CPU shielding: keeps other programs off the CPUs of the tasks for the length of a run.
 //!
-//! Where cgroup v2 can make a partition for each CPU (`cpuset`), the kernel keeps others off. Elsewhere the affinity of other threads is
-//! set so that they keep off, and the run reports why. A journal in the runtime folder has the affinities from before; it is written before
-//! the first change. Whoever finds the journal of a process that has ended puts things right ([`restore_left`]): other programs get their
-//! CPUs back, and programs that the process started and that still run are ended. They carry a variable in their environment, which forks
-//! inherit. Threads of the kernel stay where they are.
+//! If cgroup v2 can make a partition for each CPU (`cpuset`), the kernel keeps other programs off. Otherwise the affinity of other threads
+//! is changed to keep them off, and the run reports why. A journal in the runtime folder records the former affinities; it is written
+//! before the first change. The next invocation finds the journal of a process that has ended, and restores everything ([`restore_left`]):
+//! other programs get their CPUs back, and programs that the process has started are killed. These are recognized by a variable in their
+//! environment, which forks inherit. Threads of the kernel are not moved.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,16 +24,16 @@ use crate::runtime;
 use crate::sched::tracefs;
 use crate::sys::launch;
 
-/// Version of the file.
+/// Version of the journal's format.
 const SCHEMA: &str = "isochrome-run/1";
 
-/// The variable by which programs of a run are known.
+/// Environment variable that identifies the programs of a run.
 pub const VARIABLE: &str = "ISOCHROME_RUN";
 
 /// SIGKILL.
 const KILL: i32 = 9;
 
-/// Rounds over all threads: those that were started meanwhile inherit what their parents had.
+/// Number of rounds over all threads. Threads that start meanwhile inherit the affinity of their parents, so one round is not enough.
 const ROUNDS: usize = 4;
 
 /// A thread that was kept off some CPUs.
@@ -50,11 +50,11 @@ struct Journal {
     schema: String,
     boot_id: String,
     owner: Owner,
-    /// CPUs of its tasks.
+    /// CPUs of the tasks of the run.
     cpus: Vec<CpuId>,
-    /// The value of [`VARIABLE`].
+    /// Value of [`VARIABLE`] in the programs of the run.
     mark: String,
-    /// When it was written, in ticks since boot.
+    /// Time at which the journal was written, in ticks since boot.
     written_ticks: u64,
     moved: Vec<Moved>,
     /// Partitions of cgroup v2 that were made, or were about to be.
@@ -62,16 +62,16 @@ struct Journal {
     partitions: Partitions,
 }
 
-/// What was put right.
+/// Outcome of restoring what a run has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Threads that have their CPUs back.
+    /// Number of threads that have their CPUs back.
     pub threads: usize,
-    /// Programs that were ended.
+    /// Number of programs that were killed.
     pub programs: usize,
     /// Whether cache ways were given back.
     pub ways: bool,
-    /// What could not be put right, and will be tried again.
+    /// Description of what could not be restored and will be tried again.
     pub trouble: Option<String>,
 }
 
@@ -79,9 +79,9 @@ pub struct Restored {
 pub struct CpuShield {
     path: PathBuf,
     journal: Journal,
-    /// Threads that may run on these CPUs only.
+    /// Number of threads that may run on these CPUs only, and stay there.
     pub staying: usize,
-    /// Why the CPUs are no partitions of cgroup v2, where others are kept off by affinity.
+    /// Why the CPUs are not partitions of cgroup v2, if other programs are kept off by affinity.
     pub by_affinity: Option<String>,
     restored: bool,
 }
@@ -90,7 +90,7 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Flags and start of a thread, from /proc/PID/task/TID/stat.
+/// Returns the flags and the start time of a thread, from /proc/PID/task/TID/stat.
 fn stat(path: &Path) -> Option<(u64, u64)> {
     let stat = fs::read(path.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat).into_owned();
@@ -103,9 +103,9 @@ fn numbers(folder: &Path) -> impl Iterator<Item = i32> {
     fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Threads of programs: number, start.
+/// Returns the number and the start time of every thread, without threads of the kernel.
 fn threads() -> Vec<(i32, u64)> {
-    /// [Linux, include/linux/sched.h, PF_KTHREAD]
+    /// Flag of a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
     const OF_KERNEL: u64 = 1 << 21;
     let mut found = Vec::new();
     for process in numbers(Path::new("/proc")) {
@@ -131,7 +131,7 @@ fn set_affinity(thread: i32, cpus: &[u32]) -> io::Result<()> {
     Ok(sched_setaffinity(ThreadId::from_raw(thread), &set)?)
 }
 
-/// Numbers of the processes with this mark in their environment.
+/// Returns the numbers of the processes that have `mark` in their environment.
 fn marked(mark: &str) -> Vec<i32> {
     let wanted = format!("{VARIABLE}={mark}");
     let has = |process: &i32| {
@@ -146,7 +146,7 @@ impl Journal {
         folder.join(format!("run-{owner}.json"))
     }
 
-    /// The journals in `folder`, with their files.
+    /// Returns the journals in `folder`, each with its path.
     fn all(folder: &Path) -> Vec<(PathBuf, Journal)> {
         let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let of_run = |path: &PathBuf| {
@@ -164,11 +164,11 @@ impl Journal {
         runtime::replace(path, &serde_json::to_vec(self).expect("a journal is plain data"))
     }
 
-    /// Ends what it started and gives back what it took.
+    /// Kills the programs of the run, and restores the partitions and affinities that it has changed.
     fn undo(&self) -> Restored {
         let mut restored = Restored { programs: self.end_programs(), ..Restored::default() };
         restored.trouble = self.partitions.undo().err();
-        // What programs started since have inherited.
+        // Affinities that programs started since then have inherited.
         let mut inherited: BTreeMap<&[u32], &[u32]> = BTreeMap::new();
         for moved in &self.moved {
             inherited.entry(&moved.now).or_insert(&moved.before);
@@ -178,7 +178,7 @@ impl Journal {
             let own = self.moved.iter().find(|moved| moved.thread == thread && moved.start_ticks == start);
             let before = match own {
                 Some(moved) if moved.now == now => Some(moved.before.as_slice()),
-                // It has been given other CPUs since.
+                // Somebody has given the thread other CPUs since.
                 Some(_) => None,
                 None if start >= self.written_ticks => inherited.get(now.as_slice()).copied(),
                 None => None,
@@ -192,7 +192,7 @@ impl Journal {
 
     fn end_programs(&self) -> usize {
         let mut ended = 0;
-        // One that forks faster than this is ended in a later round.
+        // A program may fork meanwhile; its children are killed in a later round.
         for _ in 0..ROUNDS {
             let left: Vec<i32> =
                 marked(&self.mark).into_iter().filter(|pid| *pid as u32 != std::process::id()).collect();
@@ -207,9 +207,9 @@ impl Journal {
 }
 
 impl CpuShield {
-    /// Keeps other programs off `cpus` where `alone`; enters the run in the journal in any case.
+    /// Enters the run in the journal and, if `alone`, keeps other programs off `cpus`.
     ///
-    /// Fails with [`RunError::CpuTaken`] where another run has one of them.
+    /// Fails with [`RunError::CpuTaken`] if another run uses one of them.
     pub fn new(folder: &Path, cpus: &[CpuId], alone: bool) -> Result<CpuShield, RunError> {
         runtime::make(folder)?;
         let owner = Owner::of(std::process::id())?;
@@ -240,17 +240,17 @@ impl CpuShield {
         Ok(shield)
     }
 
-    /// Makes a partition of cgroup v2 for each CPU. The inner error says why that is not possible here.
+    /// Makes a partition of cgroup v2 for each CPU. The inner error says why that is impossible here.
     fn shield_by_partitions(&mut self, cpus: &[CpuId]) -> Result<Result<(), String>, SystemError> {
         let intended = match Partitions::intended(self.journal.owner.pid, cpus) {
             Ok(intended) => intended,
             Err(why) => return Ok(Err(why)),
         };
-        // The journal first, as below.
+        // The journal is written before the change, as below.
         self.journal.partitions = intended;
         self.journal.write(&self.path)?;
         let made = self.journal.partitions.make();
-        // What cannot be taken back now stays in the journal.
+        // Partitions that cannot be removed now stay in the journal.
         if made.is_err() && self.journal.partitions.undo().is_ok() {
             self.journal.partitions = Partitions::default();
             self.journal.write(&self.path)?;
@@ -258,12 +258,12 @@ impl CpuShield {
         Ok(made)
     }
 
-    /// `cgroup.procs` of the cpuset partition that owns `cpu`, if there is one.
+    /// Returns `cgroup.procs` of the cpuset partition that owns `cpu`; `None` without a partition.
     pub fn partition_of(&self, cpu: CpuId) -> Option<PathBuf> {
         self.journal.partitions.of(cpu).filter(|_| self.by_affinity.is_none())
     }
 
-    /// Takes `cpus` from the affinity of every thread that can run elsewhere.
+    /// Removes `cpus` from the affinity of every thread that can run elsewhere.
     fn shield_by_affinity(&mut self, cpus: &[CpuId]) -> Result<(), SystemError> {
         for _ in 0..ROUNDS {
             let known = self.journal.moved.len();
@@ -283,37 +283,37 @@ impl CpuShield {
             if self.journal.moved.len() == known {
                 break;
             }
-            // The journal first: whoever comes after a crash must know all that may have been done.
+            // The journal is written before the change, so that it lists every possible change after a crash.
             self.journal.write(&self.path)?;
             for moved in &self.journal.moved[known..] {
-                // One that has ended needs nothing.
+                // A thread that has ended needs no change.
                 let _ = set_affinity(moved.thread, &moved.now);
             }
         }
         Ok(())
     }
 
-    /// Threads that were kept off.
+    /// Returns the number of threads that were kept off.
     pub fn moved(&self) -> usize {
         self.journal.moved.len()
     }
 
-    /// The value of [`VARIABLE`] for programs of this run.
+    /// Returns the value of [`VARIABLE`] for programs of this run.
     pub fn mark(&self) -> &str {
         &self.journal.mark
     }
 
-    /// Processes of this run.
+    /// Returns the processes of this run.
     pub fn programs(&self) -> Vec<i32> {
         marked(self.mark())
     }
 
-    /// Ends the programs of this run.
+    /// Kills the programs of this run.
     pub fn end_programs(&self) {
         self.journal.end_programs();
     }
 
-    /// Puts everything back now.
+    /// Restores everything now.
     pub fn restore(mut self) -> Restored {
         self.put_back()
     }
@@ -342,7 +342,7 @@ fn ticks_since_boot() -> u64 {
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }
 
-/// Puts right what runs left whose process has ended; nothing where there was none.
+/// Restores what runs have left whose process has ended; `None` if there was nothing to restore.
 pub fn restore_left(folder: &Path) -> Option<Restored> {
     let mut all: Option<Restored> = None;
     for (path, journal) in Journal::all(folder) {

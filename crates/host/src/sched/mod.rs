@@ -1,8 +1,8 @@
-//! What the scheduler does, as events; and what follows from them: slices of threads, and jobs of tasks.
+//! Events of the scheduler, and what is inferred from them: slices of threads, and jobs of tasks.
 //!
-//! Events come from a [`source`]: programs of our own in the kernel ([`bpf`]), the rings of performance events ([`perf`]) or those of tracefs
-//! ([`tracefs`]); counts may come from tasks that poll instead ([`polling`]). Every source appends [`SchedEvent`]s; whoever reads several CPUs sorts
-//! them by time.
+//! Events come from a [`source`]: programs in the kernel ([`bpf`]), the rings of performance events ([`perf`]), or those of tracefs
+//! ([`tracefs`]). Counts may come from tasks that poll instead ([`polling`]). Every source appends [`SchedEvent`]s CPU by CPU; readers of
+//! several CPUs sort them by time.
 
 pub mod bpf;
 pub mod cost;
@@ -27,26 +27,26 @@ pub struct SchedEvent {
     pub at: Ns,
     /// The CPU on which it happened.
     pub cpu: CpuId,
-    /// What happened.
+    /// Kind of the event, with its data.
     pub kind: EventKind,
 }
 
-/// What happened.
+/// Kind of the event, with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// The CPU passed from one thread to another.
     Switch {
         /// The thread that had the CPU; 0 for the idle task.
         from: i32,
-        /// Its name; empty where the source does not say.
+        /// Name of that thread; empty if the source does not report it.
         from_name: ThreadName,
-        /// Why it left.
+        /// Switch-out reason of the thread that had the CPU.
         reason: SwitchOut,
         /// The thread that has the CPU from now on; 0 for the idle task.
         to: i32,
-        /// Its name; empty where the source does not say.
+        /// Name of that thread; empty if the source does not report it.
         to_name: ThreadName,
-        /// The counters of the CPU; a default reading where the source has none.
+        /// The counters of the CPU; a default reading if the source has no counters.
         reading: GroupReading,
     },
     /// A sleeping thread was made runnable.
@@ -54,7 +54,7 @@ pub enum EventKind {
         /// The thread.
         thread: i32,
     },
-    /// The kernel accounted run time to a thread. Time that the hypervisor withheld is not part of it.
+    /// The kernel accounted run time to a thread, without steal time.
     Runtime {
         /// The thread.
         thread: i32,
@@ -72,22 +72,22 @@ pub enum EventKind {
     Named {
         /// The thread.
         thread: i32,
-        /// Its name.
+        /// The new name of the thread.
         name: ThreadName,
     },
     /// The kernel had no room for some records before this event.
     Lost {
-        /// How many records.
+        /// Number of these records.
         records: u64,
     },
-    /// A polling task of our own has read the counters of its CPU.
+    /// A task of isochrome that polls has read the counters of its CPU.
     Poll {
         /// The reading.
         reading: GroupReading,
     },
 }
 
-/// Why a thread left its CPU, by the bits of `prev_state`. [Linux, include/trace/events/sched.h]
+/// Returns the switch-out reason by the bits of `prev_state`. [Linux, include/trace/events/sched.h]
 fn switch_out(state: u64) -> SwitchOut {
     const SLEEP: u64 = 1;
     const EXIT: u64 = 0x30;
@@ -106,7 +106,7 @@ fn switch_out(state: u64) -> SwitchOut {
 pub struct ThreadName(pub [u8; 16]);
 
 impl ThreadName {
-    /// The first 16 bytes of `text`, up to a zero.
+    /// Makes a name of the first 16 bytes of `text`, up to a zero.
     fn of(text: &[u8]) -> ThreadName {
         let mut name = [0; 16];
         name.iter_mut().zip(text.iter().take_while(|byte| **byte != 0)).for_each(|(to, from)| *to = *from);

@@ -1,13 +1,14 @@
-//! Context switches of CPUs, each with what the counters of its CPU said then.
+//! Context switches of CPUs from performance events, each with the counters of the CPU at the switch.
 //!
-//! The tracepoint `sched_switch` leads a group of counters on every CPU; the kernel writes a record to the ring of the CPU whenever it is
-//! passed: when, who leaves and how, who comes, and the whole group as it read then. So what was counted between two records is that of who
-//! had the CPU, and nothing runs on the CPU but that writing. The rings are memory shared with the kernel: to look at them takes no system
-//! call. Counters are not needed: a group of the tracepoint alone tells who had the CPU when.
+//! The tracepoint `sched_switch` leads a group of counters on every CPU. Whenever it is hit, the kernel writes a record to the ring of the
+//! CPU: the time, the thread that leaves and its state, the thread that comes, and the reading of the whole group. So the counts between
+//! two records belong to the thread that had the CPU, and the CPU does no other work than writing records. The rings are in memory shared
+//! with the kernel, so reading them takes no system call. Counters are optional: a group of the tracepoint alone reports which thread had
+//! the CPU when.
 //!
-//! Without privilege the kernel gives no tracepoints, and no counts at switches: the counter of context switches passes in the kernel, of which
-//! such users see nothing. What it does write for them is when their own threads get and leave a CPU (`PERF_RECORD_SWITCH`). Two
-//! such records are one switch here, with nobody between them.
+//! Without privilege the kernel gives access neither to tracepoints nor to counts at switches, because the counter of context switches
+//! counts in the kernel, which such users cannot observe. It does write records when their own threads get and leave a CPU
+//! (`PERF_RECORD_SWITCH`). Each of them is a switch here, from or to an unknown thread.
 
 use std::io;
 
@@ -25,17 +26,17 @@ use crate::machine::sysfs::Sysfs;
 use crate::sys::mount::Mount;
 use crate::sys::perf::{GROUP_LIMIT, GroupReading, Ring};
 
-/// Memory of the ring of each CPU: about 29 000 switches.
+/// Size of the ring of each CPU, which holds about 29 000 switches.
 const RING_BYTES: usize = 1 << 22;
-/// The same without privilege, about 8000 switches: what kernel.perf_event_mlock_kb permits by default.
+/// Size of the ring without privilege, which kernel.perf_event_mlock_kb permits by default. It holds about 8000 switches.
 const OWN_RING_BYTES: usize = 1 << 19;
 
 /// Offsets of fields of the tracepoint: name, number and state of the thread that leaves, number of the one that comes.
 type Layout = [usize; 4];
 
-/// What a record of kind `kind` says. [perf_event_open(2), "MMAP layout"]
+/// Returns the time and the event of a record of kind `kind`. [perf_event_open(2), "MMAP layout"]
 ///
-/// `None` for kinds that do not matter, and for records that are cut off.
+/// `None` for other kinds, and for records that are cut off.
 fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, EventKind)> {
     const LOST: u32 = 2;
     const FORK: u32 = 7;
@@ -43,11 +44,12 @@ fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, EventKind)> {
     let word = |at: usize| Some(i32::from_ne_bytes(body.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?));
     match kind {
-        // The event's number, how many, when.
+        // The number of the event, the number of records lost, and the time.
         LOST => Some((Ns(long(16)?), EventKind::Lost { records: long(8)? })),
-        // Process, parent process, thread, parent thread, when.
+        // Process, parent process, thread, parent thread, and time.
         FORK => Some((Ns(long(16)?), EventKind::Fork { parent: word(12)?, child: word(8)? })),
-        // When; events of the group, times enabled and running, a count each, the tracepoint's first; length of the tracepoint's fields, they.
+        // The time; the number of events in the group, the times enabled and running, and the count of each event, beginning with the
+        // tracepoint; the length of the tracepoint's fields, and the fields.
         SAMPLE => {
             let events = usize::try_from(long(8)?).ok().filter(|events| (1..=1 + GROUP_LIMIT).contains(events))?;
             let mut reading = GroupReading { enabled_ns: long(16)?, running_ns: long(24)?, ..GroupReading::default() };
@@ -59,7 +61,7 @@ fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, EventKind)> {
             let what = EventKind::Switch {
                 from: word(from)?,
                 from_name: ThreadName(body.get(name..name + 16)?.try_into().ok()?),
-                // The state is a long: that of 64-bit kernels is read.
+                // The state is a long, which is read as on 64-bit kernels.
                 reason: switch_out(long(state)?),
                 to: word(to)?,
                 to_name: ThreadName::default(),
@@ -71,7 +73,7 @@ fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, EventKind)> {
     }
 }
 
-/// As [`parse`], of the records of single threads, with their `flags`.
+/// Does the same as [`parse`] for records of single threads, which have `flags`.
 fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
     const COMM: u32 = 3;
     const EXIT: u32 = 4;
@@ -86,16 +88,16 @@ fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
         Some((Ns(at), EventKind::Switch { from, from_name: none, reason, to, to_name: none, reading }))
     };
     match kind {
-        // Process, thread, when.
+        // Process, thread, and time.
         SWITCH => {
             let (thread, at) = (word(4)?, long(8)?);
-            // The kernel tells no other state.
+            // The kernel reports no other state.
             let reason = if flags & PREEMPTED != 0 { SwitchOut::Preempted } else { SwitchOut::Asleep };
             if flags & OUT == 0 { switch(at, 0, reason, thread) } else { switch(at, thread, reason, 0) }
         }
-        // Process, parent process, thread, parent thread, when. After it nothing is recorded of a thread.
+        // Process, parent process, thread, parent thread, and time. This is the last record of a thread.
         EXIT => switch(long(16)?, word(8)?, SwitchOut::Ended, 0),
-        // Process, thread, name, and behind it process, thread, when.
+        // Process, thread, name, and behind the name process, thread, and time.
         COMM => {
             let end = body.len().checked_sub(16)?;
             Some((Ns(long(end + 8)?), EventKind::Named { thread: word(4)?, name: ThreadName::of(body.get(8..end)?) }))
@@ -105,35 +107,35 @@ fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
     }
 }
 
-/// What records are of.
+/// The subject of the records.
 enum Records {
-    /// The tracepoint, on whole CPUs.
+    /// Hits of the tracepoint, on whole CPUs.
     Tracepoint {
         layout: Layout,
-        /// Where tracefs is, if it is mounted for this process alone.
+        /// Mount of tracefs, if it is mounted for this process alone.
         _mount: Option<Mount>,
     },
-    /// Single threads.
+    /// Switches of single threads.
     Threads,
 }
 
-/// PerfRings, as they are recorded.
+/// A source of scheduler events by the rings of performance events.
 pub struct PerfRings {
     rings: Vec<(CpuId, Ring)>,
     source: Records,
     lost: u64,
 }
 
-/// The kernel's setting of who may use performance events.
+/// Returns the kernel's setting of who may use performance events.
 fn paranoid() -> String {
     Sysfs::system().text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "unknown".to_owned())
 }
 
 impl PerfRings {
-    /// Records, from now on, switches and starts of threads on `cpus`, and with every switch what `counted` came to until then, in user mode.
+    /// Records from now on the switches and the starts of threads on `cpus`, and with every switch the counts of `counted` in user mode.
     ///
-    /// Fails with [`SchedError::SwitchesForbidden`] where the kernel does not give its events to this user, and as [`crate::counters`] does where it
-    /// has no such counters or others have them.
+    /// Fails with [`SchedError::SwitchesForbidden`] if this user may not read the kernel's events, and as [`crate::counters`] does if the
+    /// counters do not exist or others use them.
     pub fn open(cpus: &[CpuId], counted: &[Counted]) -> Result<PerfRings, SchedError> {
         PerfRings::open_tracepoint(cpus, counted).map_err(|error| match &error {
             SchedError::Events { source, .. } | SchedError::System(SystemError::Unreadable { source, .. })
@@ -168,7 +170,7 @@ impl PerfRings {
         Ok(PerfRings { rings, source: Records::Tracepoint { layout, _mount: mount }, lost: 0 })
     }
 
-    /// Records, from now on, when the calling thread, and those that it starts, get and leave `cpus`: without counts, and without who else has them.
+    /// Records from now on when the calling thread and those that it starts get and leave `cpus`, without counts and without other threads.
     ///
     /// Fails with [`SchedError::OwnSwitchesForbidden`].
     pub fn open_own(cpus: &[CpuId]) -> Result<PerfRings, SchedError> {
@@ -201,7 +203,7 @@ impl Source for PerfRings {
         Ok(())
     }
 
-    /// Starts of threads are recorded, wake-ups and time accounted are not.
+    /// Does nothing: starts of threads are always recorded; wake-ups and accounted time never are.
     fn follow(&mut self, _threads: &[i32], _others: &[i32]) -> Result<(), SchedError> {
         Ok(())
     }
@@ -213,7 +215,7 @@ impl Source for PerfRings {
         Ok(())
     }
 
-    /// One that has ended meanwhile is none. Fails with [`SchedError::ThreadNotWatched`].
+    /// Adds the records of `thread`, and does nothing if it has ended. Fails with [`SchedError::ThreadNotWatched`].
     fn attach(&mut self, thread: i32) -> Result<(), SchedError> {
         let Records::Threads = self.source else { return Ok(()) };
         for (_, ring) in &mut self.rings {
@@ -242,16 +244,16 @@ impl Source for PerfRings {
 mod tests {
     use super::*;
 
-    /// As on Linux 6.18.
+    /// Offsets of the fields on Linux 6.18.
     const LAYOUT: Layout = [8, 24, 32, 56];
 
     fn longs(longs: &[u64]) -> Vec<u8> {
         longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
     }
 
-    /// The record of a switch from 7, called `task`, which sleeps, to 8, at 1000.
+    /// Returns the record of a switch at time 1000, from thread 7, called `task`, which sleeps, to thread 8.
     fn switch_record() -> Vec<u8> {
-        // Three events: the tracepoint, passed 5 times, and two counters.
+        // Three events: the tracepoint, hit 5 times, and two counters.
         let mut body = longs(&[1000, 3, 900, 800, 5, 40, 10]);
         body.extend(68u32.to_ne_bytes());
         let mut raw = vec![0; 64];
@@ -300,7 +302,7 @@ mod tests {
         assert_eq!(switch(14, OUT, &own(30)), (30, 8, SwitchOut::Asleep, 0));
         assert_eq!(switch(14, OUT | 1 << 14, &own(40)), (40, 8, SwitchOut::Preempted, 0));
         assert_eq!(switch(4, 0, &at(words(&[8, 7, 8, 7]), 50)), (50, 8, SwitchOut::Ended, 0));
-        // A sample is nothing that was asked for.
+        // Samples were not requested.
         assert_eq!(parse_own(9, 0, &switch_record()), None);
         for (kind, body) in [(14, own(1)), (4, own(1)), (3, words(&[7, 8, 1]))] {
             assert_eq!(parse_own(kind, 0, &body[..body.len() - 1]), None);
@@ -313,7 +315,7 @@ mod tests {
         for cut in 0..whole.len() - 4 {
             assert_eq!(parse(9, &whole[..cut], &LAYOUT), None, "{cut}");
         }
-        // Kinds that were not asked for, and groups larger than there are.
+        // Kinds that were not requested, and a group larger than the record.
         assert_eq!(parse(5, &whole, &LAYOUT), None);
         for events in [0, 18, u64::MAX] {
             let mut garbage = whole.clone();

@@ -1,7 +1,7 @@
-//! Counters polled by tasks of our own: one on every CPU, of the highest priority, that wakes up at a set rate. [Sebek2002, §3.2.1]
+//! Counters that tasks of isochrome poll: one task of the highest priority on every CPU wakes up at a set rate. [Sebek2002, §3.2.1]
 //!
-//! It is there to be compared with: a task that polls takes the CPU from the task that it watches, and what was counted between two polls is
-//! that of all who had the CPU meanwhile, though it is put down to the one that was interrupted.
+//! Polling exists for comparison. A task that polls takes the CPU from the task that it watches, and the counts between two polls belong to
+//! all tasks that had the CPU meanwhile, although they are attributed to the interrupted one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::machine::sysfs::Note;
 use crate::sys::clock;
 use crate::sys::perf::{Group, GroupReading};
 
-/// Tasks that poll, until this is dropped.
+/// Tasks that poll until this is dropped.
 pub struct Polling {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -29,9 +29,10 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// On each of `cpus`, every `period`; `counted` may be empty, and then only the instants are reported.
+    /// Starts a task on each of `cpus` that reads the counters of `counted` every `period`. If `counted` is empty, only the times of the
+    /// polls are reported.
     ///
-    /// Fails where a counter cannot be opened.
+    /// Fails if a counter cannot be opened.
     pub fn start(cpus: &[CpuId], period: Ns, counted: &[Counted]) -> Result<Polling, CounterError> {
         let (sender, polls) = mpsc::channel();
         let mut polling = Polling { stop: Arc::default(), threads: Vec::new(), polls, notes: Vec::new() };
@@ -43,7 +44,7 @@ impl Polling {
             let (notes_sender, notes_receiver) = mpsc::channel();
             let thread = std::thread::Builder::new().name("poll".to_owned()).spawn(move || {
                 let settings = RealtimeRequest::new().pin(cpu).timer_slack(Ns(1)).fifo(99).apply();
-                // Who asked may be gone already.
+                // The caller may have given up already.
                 let _ = notes_sender.send(settings.notes().to_vec());
                 poll(cpu, period, group.as_ref(), &stop, &sender);
             });
@@ -56,12 +57,12 @@ impl Polling {
         Ok(polling)
     }
 
-    /// What of priority and place could not be had.
+    /// Returns notes on priorities and CPUs that the tasks could not get.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
 
-    /// Moves the polls since the last call behind `events`.
+    /// Appends the polls since the last call to `events`.
     pub fn drain(&self, events: &mut Vec<SchedEvent>) {
         events.extend(self.polls.try_iter());
     }
@@ -71,22 +72,22 @@ impl Drop for Polling {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has been reported by its panic.
+            // A panic of the thread was already reported.
             let _ = thread.join();
         }
     }
 }
 
-/// Reads `group` every `period`; instants that have passed meanwhile are left out.
+/// Reads `group` every `period` until `stop` is set. Polls that are already overdue are left out.
 fn poll(cpu: CpuId, period: Ns, group: Option<&Group>, stop: &AtomicBool, polls: &Sender<SchedEvent>) {
     let mut next = clock::monotonic().0;
     while !stop.load(Ordering::Relaxed) {
         let passed = clock::monotonic().0.saturating_sub(next) / period.0;
         next += (1 + passed) * period.0;
         let until = Timespec { tv_sec: (next / 1_000_000_000) as _, tv_nsec: (next % 1_000_000_000) as _ };
-        // A signal wakes it early, which is one poll more.
+        // A signal may wake the task early, which adds a poll.
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &until);
-        // A group that cannot be read did not run.
+        // A group that cannot be read counts as not running.
         let reading = group.map_or(Ok(GroupReading::default()), Group::read).unwrap_or_default();
         if polls.send(SchedEvent { at: clock::monotonic(), cpu, kind: EventKind::Poll { reading } }).is_err() {
             return;

@@ -1,7 +1,6 @@
-//! Slices of tasks: who had which CPU from when to when, and what was counted meanwhile.
+//! Slices of tasks: intervals in which a thread had a CPU, with the counts of that time.
 //!
-//! They lie between the records that the kernel writes at every switch, by whatever [source]; nothing else runs on the CPU that is
-//! watched.
+//! A slice lies between two switches that a [source] has recorded. Nothing but the recording runs on the watched CPU.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -22,24 +21,24 @@ use crate::process::ProcessError;
 use crate::sys::clock;
 use crate::sys::perf::GroupReading;
 
-/// Times that the threads of a process are listed until there are no new ones.
+/// Most times that the threads of a process are listed until no new ones appear.
 const ATTACH_ROUNDS: usize = 10;
 
 /// Longest time from a poll by a task to its arrival here, in ns.
 const POLL_LATE: Ns = Ns(1_000_000);
 
-/// Slices as they end.
+/// The slices of threads, which are reported when they end.
 pub struct Slices {
     switches: Box<dyn Source>,
     polling: Option<Polling>,
     splitter: Splitter,
-    /// Not taken yet, in the order in which they happened.
+    /// Events that are not processed yet, ordered by time.
     events: Vec<SchedEvent>,
     seen: u64,
     polls: u64,
 }
 
-/// Who has a CPU.
+/// The thread that has a CPU.
 struct Running {
     thread: i32,
     since: Ns,
@@ -50,31 +49,31 @@ struct Running {
 #[derive(Default)]
 struct Splitter {
     cpus: Vec<CpuId>,
-    /// Threads whose slices are kept, each with the time from which on; `None` keeps those of all threads.
+    /// Threads whose slices are kept, each with the time from which on. `None` keeps the slices of all threads.
     threads: Option<HashMap<i32, Ns>>,
-    /// Names of threads, where switches do not tell them.
+    /// Names of threads, for sources whose switches do not report them.
     names: HashMap<i32, ThreadName>,
-    /// Whether switches come with what counters said.
+    /// Whether switches come with readings of the counters.
     counted: bool,
     /// Whether tasks poll.
     polling: bool,
     running: BTreeMap<CpuId, Running>,
-    /// The slice that a poll may have ended, until it is known what was read.
+    /// The slice that a poll may have ended, until the reading of the poll arrives.
     held: BTreeMap<CpuId, Slice>,
-    /// What the last poll read.
+    /// The reading of the last poll.
     polled: BTreeMap<CpuId, GroupReading>,
 }
 
 impl Splitter {
     fn matters(&self, thread: i32) -> bool {
-        // 0 is nobody.
+        // Thread 0 is the idle task.
         thread != 0 && self.threads.as_ref().is_none_or(|threads| threads.contains_key(&thread))
     }
 
-    /// Nothing is known of a CPU up to now: what has begun there did not go on.
+    /// Records a gap, in which nothing is known of a CPU: slices that began before it are dropped.
     fn gap(&mut self, gap: Gap, entries: &mut Vec<Entry>) {
         self.running.remove(&gap.cpu);
-        // It had ended. A poll to come may have interrupted another, and counts what others did meanwhile.
+        // This slice had ended. The next poll may have interrupted another thread, and its counts include others.
         entries.extend(self.held.remove(&gap.cpu).map(Entry::Slice));
         self.polled.remove(&gap.cpu);
         entries.push(Entry::Gap(gap));
@@ -83,8 +82,9 @@ impl Splitter {
     fn note(&mut self, event: &SchedEvent, entries: &mut Vec<Entry>) {
         let SchedEvent { at, cpu, kind } = *event;
         match kind {
-            // One that matters starts another, which then matters too. Another's has perhaps the number of one that mattered and has ended: not by its
-            // end, since a thread that becomes another program takes the number of its process, the first thread of which has ended then.
+            // A thread that a followed thread starts is followed too. A thread that others start may have the number of a followed thread
+            // that has ended, and then is not followed. The end of a thread does not show this, because a thread that executes another
+            // program takes the number of its process, whose first thread has ended then.
             EventKind::Fork { parent, child } => {
                 if let Some(name) = self.names.get(&parent).copied() {
                     self.names.insert(child, name);
@@ -101,7 +101,7 @@ impl Splitter {
             _ if !self.cpus.contains(&cpu) => {}
             EventKind::Lost { records } => self.gap(Gap { cpu, end: at, lost: Some(records) }, entries),
             EventKind::Poll { reading } => {
-                // All that was counted since the last poll is put down to whom this one has interrupted.
+                // All counts since the last poll are attributed to the thread that this poll has interrupted.
                 let before = self.polled.insert(cpu, reading);
                 if let (Some(slice), Some(before)) = (self.held.get_mut(&cpu), before)
                     && ran_throughout(&before, &reading)
@@ -112,10 +112,10 @@ impl Splitter {
             EventKind::Switch { from, from_name, reason, to, reading, .. } => {
                 entries.extend(self.held.remove(&cpu).map(Entry::Slice));
                 let before = self.running.insert(cpu, Running { thread: to, since: at, reading });
-                // What some kernels do not tell is a switch whose beginning was another's.
+                // Some kernels do not report every switch, so the thread that leaves may not be the one that came.
                 let Some(before) = before.filter(|before| before.thread == from) else { return };
                 if self.counted && !ran_throughout(&before.reading, &reading) {
-                    // Without its counters nothing was recorded: others may have had the CPU meanwhile.
+                    // While the counters were off, nothing was recorded, so other threads may have had the CPU.
                     entries.push(Entry::Gap(Gap { cpu, end: at, lost: None }));
                 } else if self.matters(from) {
                     let counts = self.counted.then(|| counts(&before.reading, &reading));
@@ -134,13 +134,13 @@ impl Splitter {
     }
 }
 
-/// What was counted between two readings, in the order of [`miss_ratio_events`].
+/// Returns the counts between two readings, whose events are those of [`miss_ratio_events`].
 fn counts(before: &GroupReading, after: &GroupReading) -> Counts {
     let since = |position: usize| after.counts[position].wrapping_sub(before.counts[position]);
     Counts { accesses: since(0), misses: since(1), instructions: since(2), cycles: since(3) }
 }
 
-/// The threads of process `pid`.
+/// Returns the threads of process `pid`.
 ///
 /// Fails with [`ProcessError::NoSuchProcess`].
 pub fn threads_of(pid: u32) -> Result<Vec<i32>, ProcessError> {
@@ -148,7 +148,7 @@ pub fn threads_of(pid: u32) -> Result<Vec<i32>, ProcessError> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// What to count for miss ratios of the cache of `level`, after these counters have proved on the calling thread that they count.
+/// Returns the events to count for miss ratios of the cache of `level`, after they have proved on the calling thread that they count.
 ///
 /// Fails with [`CounterError::NoMissRatio`], and as [`Counters::open`] does.
 pub fn proved_events(processor: &Processor, level: u8) -> Result<[events::Event; 4], CounterError> {
@@ -159,30 +159,31 @@ pub fn proved_events(processor: &Processor, level: u8) -> Result<[events::Event;
 }
 
 impl Slices {
-    /// Of all threads, or of those that are named with [`follow`](Self::follow), on `cpus`, from now on. `counted`: accesses, misses, instructions
-    /// and cycles, or nothing.
+    /// Opens the slices on `cpus` from now on: of all threads if `all`, else of those named by [`follow`](Self::follow). `counted`: the
+    /// events for accesses, misses, instructions and cycles, or empty.
     ///
     /// Fails as [`PerfRings::open`] does.
     pub fn open(cpus: &[CpuId], all: bool, counted: &[events::Event]) -> Result<Slices, SchedError> {
-        // A thread that matters may be started on any CPU.
+        // A followed thread may start another on any CPU.
         let online = if all { Vec::new() } else { Sysfs::system().online_cpus()? };
         Ok(Slices::of(source::of_switches(cpus, &online, counted)?, cpus, all, !counted.is_empty()))
     }
 
-    /// As [`open`](Self::open), by what `source` records of `cpus`; `counted`: with its switches come counts.
+    /// Does the same as [`open`](Self::open) with the events of `source`. `counted`: whether its switches come with counts.
     pub fn of(source: Box<dyn Source>, cpus: &[CpuId], all: bool, counted: bool) -> Slices {
         let threads = (!all).then(HashMap::new);
         let splitter = Splitter { cpus: cpus.to_vec(), threads, counted, ..Splitter::default() };
         Slices { switches: source, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 }
     }
 
-    /// What the switches are recorded by, in words.
+    /// Returns the name of the source of switches, for people.
     pub fn source(&self) -> &'static str {
         self.switches.name()
     }
 
-    /// As [`open`](Self::open), without privilege: of threads that are named with [`attach`](Self::attach), or that the calling one starts from now on
-    /// and [`follow`](Self::follow) names; without counts. Whether one that left its CPU slept or waited is not reported.
+    /// Does the same as [`open`](Self::open) without privilege and without counts. The threads are those named by [`attach`](Self::attach),
+    /// and those that the calling thread starts from now on and [`follow`](Self::follow) names. Switches do not report whether a thread
+    /// slept or waited.
     ///
     /// Fails as [`PerfRings::open_own`] does.
     pub fn open_own(cpus: &[CpuId]) -> Result<Slices, SchedError> {
@@ -190,23 +191,22 @@ impl Slices {
         Ok(Slices::of(Box::new(switches), cpus, false, false))
     }
 
-    /// What each record costs the CPU on which it is written, measured on one of those that are watched: see [`cost::record_cost`]. Before
-    /// anything is followed.
+    /// Measures the cost of a record on one of the watched CPUs, as [`cost::record_cost`] does. Call it before threads are followed.
     pub fn record_cost(&mut self) -> Option<RecordCost> {
         let allowed = allowed_cpus().ok()?;
         let cpu = self.splitter.cpus.iter().rev().find(|cpu| allowed.contains(cpu))?;
         cost::record_cost(&mut *self.switches, *cpu)
     }
 
-    /// All threads of process `pid` matter, and those that they start.
+    /// Follows all threads of process `pid`, and those that they start.
     ///
     /// Fails with [`ProcessError::NoSuchProcess`], and as [`Source::attach`] does.
     pub fn attach(&mut self, pid: u32) -> Result<(), SchedError> {
         let mut attached = HashSet::new();
-        // Again, for those that others started before they were attached to.
+        // Repeated, because threads may have started others before they were attached.
         for _ in 0..ATTACH_ROUNDS {
             let threads = match threads_of(pid) {
-                // It has ended meanwhile.
+                // The process has ended meanwhile.
                 Err(_) if !attached.is_empty() => break,
                 threads => threads?,
             };
@@ -216,7 +216,7 @@ impl Slices {
             }
             for thread in &fresh {
                 self.switches.attach(*thread)?;
-                // One that has ended meanwhile has no name.
+                // A thread that has ended meanwhile has no name.
                 let name = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
                 self.splitter.names.insert(*thread, ThreadName::of(name.trim_end().as_bytes()));
             }
@@ -225,7 +225,7 @@ impl Slices {
         Ok(())
     }
 
-    /// As [`open`](Self::open), but the counters are read by tasks that poll every `period`.
+    /// Does the same as [`open`](Self::open), but tasks poll the counters every `period`.
     pub fn polled(cpus: &[CpuId], all: bool, counted: &[events::Event], period: Ns) -> Result<Slices, SchedError> {
         let mut slices = Slices::open(cpus, all, &[])?;
         slices.polling = Some(Polling::start(cpus, period, counted)?);
@@ -233,23 +233,23 @@ impl Slices {
         Ok(slices)
     }
 
-    /// What of their priority and place the tasks that poll could not have.
+    /// Returns notes on priorities and CPUs that the polling tasks could not get.
     pub fn notes(&self) -> &[Note] {
         self.polling.as_ref().map_or(&[], Polling::notes)
     }
 
-    /// These threads matter, and those that they start: since this was opened, where nothing was drained yet.
+    /// Follows `threads` and those that they start, from the beginning if nothing was drained yet, else from now on.
     pub fn follow(&mut self, threads: impl IntoIterator<Item = i32>) {
         let now = clock::monotonic();
         self.splitter.threads.get_or_insert_default().extend(threads.into_iter().map(|thread| (thread, now)));
     }
 
-    /// Moves the slices that have ended since the last call behind `entries`, in the order of their ends.
+    /// Appends the slices that have ended since the last call to `entries`, in the order of their ends.
     ///
     /// Fails as the source does.
     pub fn drain(&mut self, entries: &mut Vec<Entry>) -> Result<(), SchedError> {
-        // What is recorded on one CPU while another's ring is read waits for what that other records until then.
-        // So does what a task that polls has read and not sent yet.
+        // Events that a CPU records while the ring of another is read wait until the other's events of that time are read. So do the
+        // readings of polling tasks that have not arrived yet.
         let late = if self.polling.is_some() { POLL_LATE.0 } else { 0 };
         let until = Ns(clock::monotonic().0.saturating_sub(late));
         let waiting = self.events.len();
@@ -268,17 +268,18 @@ impl Slices {
         Ok(())
     }
 
-    /// Events seen so far.
+    /// Returns the number of events read so far.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Polls seen so far, where tasks poll.
+    /// Returns the number of polls read so far; `None` if no tasks poll.
     pub fn polls(&self) -> Option<u64> {
         self.polling.as_ref().map(|_| self.polls)
     }
 
-    /// A gap for every CPU that is watched and whose counters others have taken for good since the last call: it has no slices any more.
+    /// Returns a gap for every watched CPU whose counters others have taken for good since the last call. The CPU has no slices from then
+    /// on.
     pub fn stopped(&mut self) -> Vec<Entry> {
         let end = clock::monotonic();
         let mut stopped = self.switches.stopped();
@@ -296,7 +297,7 @@ mod tests {
 
     fn switch(at: u64, cpu: u32, from: i32, reason: SwitchOut, to: i32) -> SchedEvent {
         let (name, reading) = (ThreadName(*b"task\0\0\0\0\0\0\0\0\0\0\0\0"), GroupReading::default());
-        // Counters that ran at any time.
+        // The counters ran all the time.
         let reading = GroupReading { enabled_ns: at, running_ns: at, ..reading };
         SchedEvent {
             at: Ns(at),
@@ -305,7 +306,7 @@ mod tests {
         }
     }
 
-    /// With these counts, and a time for which the counters were enabled and did not run.
+    /// Returns `event`, with these counts and with counters that were enabled but did not run for `off`.
     fn counted(mut event: SchedEvent, counts: [u64; 4], off: u64) -> SchedEvent {
         let EventKind::Switch { reading, .. } = &mut event.kind else { panic!("{event:?}") };
         reading.counts[..4].copy_from_slice(&counts);
@@ -342,10 +343,10 @@ mod tests {
                 switch(35, 1, 0, Preempted, 7),
                 switch(50, 0, 8, Asleep, 5),
                 switch(55, 1, 7, Asleep, 0),
-                // Not seen to begin.
+                // The begin of this slice was not recorded.
                 switch(70, 1, 7, Asleep, 0),
                 switch(90, 0, 5, Asleep, 0),
-                // On a CPU that is not watched.
+                // This CPU is not watched.
                 switch(91, 2, 0, Preempted, 7),
                 switch(92, 2, 7, Asleep, 0),
             ],
@@ -370,7 +371,7 @@ mod tests {
         let (slices, _) = split(
             &mut splitter,
             &[
-                // Followed after it was started: seen later, what started it says nothing.
+                // This thread was followed after its start, so its fork, read later, is ignored.
                 fork(3, 1, 7),
                 fork(10, 7, 8),
                 switch(20, 0, 0, Preempted, 8),
@@ -402,7 +403,7 @@ mod tests {
                 on(10, 1, EventKind::Fork { parent: 7, child: 8 }),
                 unnamed(20, 0, Asleep, 8),
                 unnamed(30, 8, Asleep, 0),
-                // On a CPU that is not watched.
+                // This CPU is not watched.
                 on(35, 2, EventKind::Named { thread: 8, name: name(b"sleep") }),
                 unnamed(40, 0, Asleep, 8),
                 unnamed(50, 8, SwitchOut::Ended, 0),
@@ -427,7 +428,7 @@ mod tests {
                 poll(25, 1000),
                 switch(30, 0, 99, Asleep, 7),
                 switch(40, 0, 7, Asleep, 8),
-                // Lost: that 8 gave the CPU to others, and the last of them to 99.
+                // The lost records were switches from 8 to others, and from these to 99.
                 SchedEvent { at: Ns(50), cpu: CpuId(0), kind: EventKind::Lost { records: 3 } },
                 poll(55, 5000),
                 switch(60, 0, 99, Asleep, 9),
@@ -473,12 +474,12 @@ mod tests {
             &[
                 switch(10, 0, 0, Preempted, 7),
                 switch(20, 0, 7, Preempted, 99),
-                // Of the first nothing was read before.
+                // Nothing was read before the first poll.
                 poll(25, 1000, 0),
                 switch(30, 0, 99, Asleep, 7),
                 switch(40, 0, 7, Asleep, 8),
                 switch(50, 0, 8, Preempted, 99),
-                // Of 8, and of 7 until 40.
+                // These counts belong to 8, and to 7 until 40.
                 poll(55, 1600, 0),
                 switch(60, 0, 99, Asleep, 8),
                 switch(70, 0, 8, Preempted, 99),
@@ -509,11 +510,11 @@ mod tests {
             &mut splitter,
             &[
                 switch(10, 0, 5, Preempted, 7),
-                // Lost: that 7 gave the CPU to 8 and got it again.
+                // The lost records were switches from 7 to 8 and back.
                 SchedEvent { at: Ns(20), cpu: CpuId(0), kind: EventKind::Lost { records: 2 } },
                 switch(30, 0, 7, Preempted, 8),
                 switch(40, 0, 8, Preempted, 7),
-                // The counters had no turn for 1 ms.
+                // The counters were not on the hardware for 1 ms.
                 counted(switch(1_100_000, 0, 7, Preempted, 8), [0; 4], 1_000_000),
                 counted(switch(1_200_000, 0, 8, Asleep, 0), [0; 4], 1_000_000),
             ],

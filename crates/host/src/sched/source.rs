@@ -1,4 +1,4 @@
-//! What sources of events have in common, and which one serves here.
+//! The common interface of sources of events, and the choice of a source for this machine.
 
 use isochrome_model::units::CpuId;
 
@@ -9,40 +9,41 @@ use super::perf::PerfRings;
 use super::tracefs::Tracefs;
 use crate::counters::events::Event as Counted;
 
-/// With this in the environment no program is loaded into the kernel, as where that is not permitted: for tests, and to compare.
+/// Environment variable that keeps programs from being loaded into the kernel, for tests and comparisons.
 const WITHOUT_BPF: &str = "ISOCHROME_WITHOUT_BPF";
 
-/// Where events of the scheduler come from.
+/// A source of scheduler events.
 pub trait Source {
-    /// Moves what was recorded since the last call behind `events`, CPU by CPU.
+    /// Appends what was recorded since the last call to `events`, CPU by CPU.
     fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), SchedError>;
 
-    /// Records from now on when `threads` are woken and start others, and when time is accounted to them, to `others`, or to whoever has
+    /// Records from now on when `threads` are woken and start others, and when time is accounted to them, to `others`, or to any thread on
     /// one of the CPUs.
     fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), SchedError>;
 
-    /// Has switches of `cpu` recorded, or not.
+    /// Turns the recording of switches of `cpu` on or off.
     fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), SchedError>;
 
-    /// `thread`, which had started before, is recorded with those that it starts, where only single threads are.
+    /// Adds the records of `thread`, which is running already, and of those that it starts. Does nothing in a source that records all
+    /// threads.
     fn attach(&mut self, _thread: i32) -> Result<(), SchedError> {
         Ok(())
     }
 
-    /// Records so far that the kernel had no room for.
+    /// Returns the number of records so far that the kernel had no room for.
     fn lost(&self) -> u64;
 
-    /// Gives up the CPUs whose counters the kernel has taken off the hardware: nothing is recorded there any more.
+    /// Gives up and returns the CPUs whose counters the kernel has taken off the hardware. Nothing is recorded there any more.
     fn stopped(&mut self) -> Vec<CpuId> {
         Vec::new()
     }
 
-    /// Its name, in words.
+    /// Returns the name of the source, for people.
     fn name(&self) -> &'static str;
 }
 
-/// Switches of `cpus` with what `counted` came to, and starts of threads on all of them and `elsewhere`: by programs in the kernel where it runs
-/// such, else by rings of performance events.
+/// Opens a source of switches on `cpus` with the counts of `counted`, and of starts of threads on these CPUs and `elsewhere`: by programs
+/// in the kernel if possible, else by rings of performance events.
 ///
 /// Fails as [`PerfRings::open`] does.
 pub fn of_switches(cpus: &[CpuId], elsewhere: &[CpuId], counted: &[Counted]) -> Result<Box<dyn Source>, SchedError> {
@@ -52,13 +53,13 @@ pub fn of_switches(cpus: &[CpuId], elsewhere: &[CpuId], counted: &[Counted]) -> 
     Ok(Box::new(PerfRings::open(if elsewhere.is_empty() { cpus } else { elsewhere }, counted)?))
 }
 
-/// As [`of_jobs`], where the source itself tells with a switch what `counted` came to.
+/// Does the same as [`of_jobs`] with a source that reports the counts of `counted` at every switch; `None` if that is impossible.
 pub fn counting_jobs(cpus: &[CpuId], counted: Option<Counted>) -> Option<Box<dyn Source>> {
     by_bpf(|| BpfEvents::of_jobs(cpus, counted)).map(|source| Box::new(source) as Box<dyn Source>)
 }
 
-/// Switches of `cpus`, and what concerns single threads once they are [followed](Source::follow), without counts: by programs in the kernel where it
-/// runs such, else by tracefs.
+/// Opens a source of switches on `cpus`, and of events of single threads once they are [followed](Source::follow), without counts: by
+/// programs in the kernel if possible, else by tracefs.
 ///
 /// Fails as [`Tracefs::open`] does.
 pub fn of_jobs(cpus: &[CpuId]) -> Result<Box<dyn Source>, SchedError> {
@@ -68,7 +69,8 @@ pub fn of_jobs(cpus: &[CpuId]) -> Result<Box<dyn Source>, SchedError> {
     }
 }
 
-/// What reason it has that a kernel runs no programs, others do: a kernel without them, or without its description, or no right to load them.
+/// Opens a source by programs in the kernel; `None` if that fails. The reason does not matter, because other sources exist: a kernel
+/// without eBPF or without a description of its types, or a lack of privilege.
 fn by_bpf(open: impl FnOnce() -> Result<BpfEvents, SchedError>) -> Option<BpfEvents> {
     if std::env::var_os(WITHOUT_BPF).is_some() { None } else { open().ok() }
 }

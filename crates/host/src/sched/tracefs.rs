@@ -1,8 +1,8 @@
-//! What the scheduler does on some CPUs: who had the CPU when, who was woken, how much of the time was really given.
+//! Scheduler events of some CPUs from tracefs: switches, wake-ups, and accounted run time.
 //!
-//! The events are those of the kernel's tracefs, in an instance of our own: a ring of fixed size per CPU, written by the kernel in about
-//! 0.3 us per event and read here in batches, from whatever CPU this runs on. Nothing is asked of the CPU that is watched but writing
-//! them. Times are CLOCK_MONOTONIC. The form of the rings is that of `events/header_page` and `events/header_event` of tracefs.
+//! An instance of tracefs has a ring of fixed size for every CPU. The kernel writes an event in about 0.3 us, and this module reads events
+//! in batches, from any CPU. The watched CPU has no other work than writing. Times are CLOCK_MONOTONIC. The format of the rings is
+//! described by `events/header_page` and `events/header_event` of tracefs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -19,16 +19,16 @@ use crate::machine::sysfs::Sysfs;
 use crate::sys::mount::Mount;
 use crate::sys::perf::GroupReading;
 
-/// Memory of the ring of each CPU.
+/// Size of the ring of each CPU, in KiB.
 const RING_KIB: u64 = 4096;
 
-/// Where tracefs is mounted, if it is.
-const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// Usual mount points of tracefs.
+const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// How instances of ours are called; the number of the process follows.
+/// Prefix of the names of instances that isochrome makes; the number of the process follows.
 const INSTANCE: &str = "isochrome-";
 
-/// The events that are read, with where their fields lie.
+/// Numbers of the events that are read, with the offsets of their fields.
 struct Layout {
     switch: [usize; 5],
     wakeup: [usize; 2],
@@ -36,7 +36,7 @@ struct Layout {
     fork: [usize; 3],
 }
 
-/// The number of an event and where some of its fields begin.
+/// Returns the number of `event` and the offsets of its fields `names`, from the folder `events`.
 pub(crate) fn fields<const N: usize>(events: &Path, event: &str, names: [&str; N]) -> Result<Vec<usize>, SystemError> {
     let path = events.join(event).join("format");
     let text = read(&path)?;
@@ -63,16 +63,16 @@ fn array<const N: usize>(values: Vec<usize>) -> [usize; N] {
 impl Layout {
     fn read(events: &Path) -> Result<Layout, SchedError> {
         Ok(Layout {
-            // The state is a long: that of 64-bit kernels is read.
+            // The state is a long, which is read as on 64-bit kernels.
             switch: array(fields(events, "sched_switch", ["prev_pid", "prev_state", "next_pid", "next_comm"])?),
-            // Not sched_waking, which can come before the switch by which the thread went to sleep.
+            // sched_waking is not used, because it can come before the switch by which the thread went to sleep.
             wakeup: array(fields(events, "sched_wakeup", ["pid"])?),
             ran: array(fields(events, "sched_stat_runtime", ["pid", "runtime"])?),
             fork: array(fields(events, "sched_process_fork", ["parent_pid", "child_pid"])?),
         })
     }
 
-    /// What the bytes of an event say; `None` for others.
+    /// Decodes the bytes of an event; `None` if it is not one of those that are read.
     fn decode(&self, bytes: &[u8]) -> Option<EventKind> {
         let id = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
         let number = |at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -98,9 +98,9 @@ impl Layout {
     }
 }
 
-/// Events in the bytes of a page of a ring; how many were lost before it.
+/// Passes the time and the bytes of every event in a page of a ring to `each`, and returns the number of events lost before the page.
 ///
-/// `size`: bytes of data behind the header of 16.
+/// The page has a header of 16 bytes: the time of the first event, and the size of the data.
 fn page_events(page: &[u8], mut each: impl FnMut(Ns, &[u8])) -> u64 {
     const HEADER: usize = 16;
     const MISSED: u64 = 1 << 31;
@@ -151,7 +151,7 @@ fn page_events(page: &[u8], mut each: impl FnMut(Ns, &[u8])) -> u64 {
     lost
 }
 
-/// Events of the scheduler, as they are recorded.
+/// A source of scheduler events by tracefs.
 pub struct Tracefs {
     folder: PathBuf,
     cpus: Vec<CpuId>,
@@ -159,7 +159,7 @@ pub struct Tracefs {
     layout: Layout,
     page: Vec<u8>,
     lost: u64,
-    /// Where tracefs is, if it is mounted for this process alone.
+    /// Mount of tracefs, if it is mounted for this process alone.
     _mount: Option<Mount>,
 }
 
@@ -175,35 +175,35 @@ fn write(path: &Path, text: &str) -> Result<(), SchedError> {
     fs::write(path, text).map_err(|source| SchedError::Events { path: path.to_owned(), source })
 }
 
-/// tracefs, mounted for this process alone where it is not mounted yet.
+/// Returns the path of tracefs, which is mounted for this process alone if it is not mounted yet.
 pub(crate) fn tracefs() -> Result<(PathBuf, Option<Mount>), SchedError> {
-    if let Some(place) = PLACES.iter().map(Path::new).find(|place| place.join("instances").exists()) {
-        return Ok((place.to_owned(), None));
+    if let Some(root) = MOUNT_POINTS.iter().map(Path::new).find(|root| root.join("instances").exists()) {
+        return Ok((root.to_owned(), None));
     }
-    let mount = Mount::new("tracefs").map_err(|source| SchedError::Events { path: PLACES[0].into(), source })?;
+    let mount = Mount::new("tracefs").map_err(|source| SchedError::Events { path: MOUNT_POINTS[0].into(), source })?;
     Ok((mount.path(), Some(mount)))
 }
 
-/// Removes instances that processes left which have ended.
+/// Removes instances of processes that have ended.
 pub fn remove_left() {
-    let Some(place) = PLACES.iter().map(Path::new).find(|place| place.join("instances").exists()) else { return };
-    for entry in fs::read_dir(place.join("instances")).into_iter().flatten().flatten() {
+    let Some(root) = MOUNT_POINTS.iter().map(Path::new).find(|root| root.join("instances").exists()) else { return };
+    for entry in fs::read_dir(root.join("instances")).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix(INSTANCE)?.split('.').next()?.parse::<u32>().ok());
         if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
-            // What is still in use stays, until the next time.
+            // An instance that is still in use stays until the next time.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
 impl Tracefs {
-    /// Records, from now on, who has each of `cpus`. What concerns single threads comes with [`follow`](Self::follow).
+    /// Records from now on the switches on `cpus`. Events of single threads are recorded once [`follow`](Self::follow) names the threads.
     ///
-    /// Fails with [`SchedError::Events`] where the kernel has no such events or does not give them to this user.
+    /// Fails with [`SchedError::Events`] if the kernel has no such events or this user may not read them.
     pub fn open(cpus: &[CpuId]) -> Result<Tracefs, SchedError> {
         let (root, mount) = tracefs()?;
-        // A second one of the same process is another.
+        // A process may open several sources, each with an instance of its own.
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = root.join("instances").join(format!("{INSTANCE}{}.{number}", std::process::id()));
@@ -214,7 +214,7 @@ impl Tracefs {
             folder,
             cpus: cpus.to_vec(),
             rings: Vec::new(),
-            // Replaced below; the instance is removed in any case.
+            // The layout is replaced below. The instance is removed even if reading the layout fails.
             layout: Layout { switch: [0; 5], wakeup: [0; 2], ran: [0; 3], fork: [0; 3] },
             page: vec![0; 1 << 16],
             lost: 0,
@@ -245,7 +245,7 @@ impl Source for Tracefs {
     fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), SchedError> {
         let Tracefs { rings, page, layout, lost, folder, .. } = self;
         for (cpu, ring) in rings {
-            // A ring that is filled as fast as it is read does not keep the others waiting.
+            // A ring that fills as fast as it is read must not keep the others waiting.
             for _ in 0..2 * RING_KIB {
                 let bytes = match ring.read(page) {
                     Ok(0) => break,
@@ -268,7 +268,7 @@ impl Source for Tracefs {
         let events = self.folder.join("events/sched");
         let here = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0));
         let those = |field: &'static str| threads.iter().map(move |thread| format!("{field} == {thread}"));
-        // Time may be accounted from any CPU.
+        // Any CPU may account the time.
         let accounted = here.chain(those("pid")).chain(others.iter().map(|thread| format!("pid == {thread}")));
         for (event, any) in [
             ("sched_wakeup", those("pid").collect::<Vec<_>>()),
@@ -299,7 +299,7 @@ impl Source for Tracefs {
 impl Drop for Tracefs {
     fn drop(&mut self) {
         self.rings.clear();
-        // What stays is removed by the next start.
+        // An instance that stays is removed by the next start.
         let _ = fs::write(self.folder.join("tracing_on"), "0");
         let _ = fs::write(self.folder.join("events/enable"), "0");
         let _ = fs::remove_dir(&self.folder);
@@ -318,8 +318,8 @@ mod tests {
 
     #[test]
     fn events_of_a_page_are_read_with_their_times() {
-        // An event of 2 words 5 ns after the page begins; one with its length apart, after an extension by 3 * 2^27 + 1 ns; one that
-        // was discarded; one after an absolute time.
+        // An event of 2 words, 5 ns after the begin of the page; an event with a separate length, after an extension by 3 * 2^27 + 1 ns; a
+        // discarded event; and an event after an absolute time.
         let words = [
             2 | 5 << 5,
             0xa,
@@ -352,7 +352,7 @@ mod tests {
         for cut in 0..stored.len() {
             page_events(&stored[..cut], |_, _| {});
         }
-        // Garbage ends somewhere.
+        // Reading garbage must end.
         let garbage: Vec<u8> = (0..4096u32).map(|i| (i * 37 % 251) as u8).collect();
         page_events(&garbage, |_, _| {});
     }

@@ -14,8 +14,8 @@ use super::memory::{Arena, page_bytes};
 
 /// Panics unless a page is a whole number of lines of `line_bytes` bytes, each of which begins with an aligned word.
 ///
-/// A page is a power of two of bytes, so these are the powers of two from a word to a page: no division, as
-/// [`Arena::touch`] asks within measured time.
+/// The size of a page is a power of two, so valid sizes are the powers of two from a word to a page. The check needs no division, because
+/// [`Arena::touch`] makes it within measured time.
 #[inline]
 fn assert_page_is_whole_lines(line_bytes: usize) {
     assert!(
@@ -27,7 +27,7 @@ fn assert_page_is_whole_lines(line_bytes: usize) {
 impl Arena {
     /// Writes the chain `order` (each line of a page once, by number) into `page`, which makes the page resident.
     ///
-    /// Panics when a line lies outside the page.
+    /// Panics if a line lies outside the page.
     pub fn write_chain(&self, page: u32, order: &[u16], line_bytes: usize) {
         assert_page_is_whole_lines(line_bytes);
         let last = order.iter().max().map_or(0, |line| *line as usize * line_bytes);
@@ -42,7 +42,7 @@ impl Arena {
         }
     }
 
-    /// Reads every line of `pages` once, independent loads. Panics when a page lies outside or is no whole number of lines.
+    /// Reads every line of `pages` once, by independent loads. Panics if a page lies outside, or is not a whole number of lines.
     #[inline]
     pub fn touch(&self, pages: &[u32], line_bytes: usize) {
         assert_page_is_whole_lines(line_bytes);
@@ -59,7 +59,7 @@ impl Arena {
         }
     }
 
-    /// Reads the given `lines` of each of `pages` once, as independent loads. Panics when a line lies outside its page.
+    /// Reads the given `lines` of each of `pages` once, by independent loads. Panics if a line lies outside its page.
     #[inline]
     pub fn touch_lines(&self, pages: &[u32], lines: &[u16], line_bytes: usize) {
         assert_page_is_whole_lines(line_bytes);
@@ -113,10 +113,10 @@ impl Arena {
         Cycles(end.0 - begin.0)
     }
 
-    /// Extends the chain over the first `lines.start` lines of the arena to its first `lines.end` lines: the first word of each
-    /// holds the offset, within the arena, of the next. From 0 it begins a new chain.
+    /// Extends the chain over the first `lines.start` lines of the arena to its first `lines.end` lines. The first word of each line holds
+    /// the offset, within the arena, of the next. If `lines.start` is 0, it begins a new chain.
     ///
-    /// Each line is inserted behind a random one that is in the chain already, which makes all cyclic orders equally likely.
+    /// Each line is inserted behind a random line of the chain, which makes all cyclic orders equally likely.
     pub fn extend_chain(&self, lines: Range<usize>, line_bytes: usize, rng: &mut fastrand::Rng) {
         let size = self.page_count() * page_bytes();
         assert_page_is_whole_lines(line_bytes);
@@ -138,7 +138,7 @@ impl Arena {
 
     /// Writes chains through the arena: the first word at each offset holds the offset of the line that follows.
     ///
-    /// Panics when an offset lies outside or is not aligned to a word.
+    /// Panics if an offset lies outside, or is not aligned to a word.
     pub fn link(&self, links: impl Iterator<Item = (Bytes, Bytes)>) {
         let base = self.page_ptr(0);
         let size = (self.page_count() * page_bytes()) as u64;
@@ -151,9 +151,9 @@ impl Arena {
         }
     }
 
-    /// Follows `N` chains for `steps` loads each, beginning at `from`; only loads of one chain wait for each other.
+    /// Follows `N` chains for `steps` loads each, beginning at `from`. Only loads of the same chain wait for each other.
     ///
-    /// Panics when a chain leaves the arena.
+    /// Panics if a chain leaves the arena.
     #[inline]
     pub fn chase_together<const N: usize>(&self, mut from: [u64; N], steps: usize) {
         let base = self.page_ptr(0);

@@ -14,19 +14,20 @@ pub const RUN: usize = 64;
 /// Method by which an entry of the table is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Way {
-    /// UFFDIO_MOVE to scratch memory, copy, UFFDIO_MOVE of the new frame into place.
+pub enum MoveMethod {
+    /// Moves a page: UFFDIO_MOVE to scratch memory, a copy, and UFFDIO_MOVE of the new frame into place.
     Move = 0,
-    /// A page of a file that is mapped privately and was not written to: give the new frame back to the system and write to the
-    /// page, whose private copy the kernel then makes in the frame that was freed last.
+    /// Moves a page of a file that is mapped privately and was not written to: gives the new frame back to the system and writes to the
+    /// page. The kernel then makes the private copy in the frame that was freed last.
     Copy = 1,
-    /// Any other page: save it, drop it, give the new frame back, write to the page, and bring back what was saved.
+    /// Moves any other page: saves it, drops it, gives the new frame back, writes to the page, and restores the saved contents.
     Replace = 2,
-    /// No page, but advice to the kernel: `run`, about the memory from `page` on, `slot` bytes. Its result is the status.
+    /// Moves no page, but gives the kernel the advice `run` about the memory from `page` on, `slot` bytes. The result is the status.
     Advise = 3,
-    /// No page: registers the memory from `page` on, `slot` bytes, with the userfaultfd `run`. The result of the ioctl is the status.
+    /// Moves no page, but registers the memory from `page` on, `slot` bytes, with the userfaultfd `run`. The result of the ioctl is the
+    /// status.
     Register = 5,
-    /// No page: gives the memory from `page` on, `slot` bytes, the protection `run`. The result of mprotect is the status.
+    /// Moves no page, but gives the memory from `page` on, `slot` bytes, the protection `run`. The result of mprotect is the status.
     Protect = 6,
     /// No page: answers the requests of a [`TestHeader`] at the address `page`, until the last request is made.
     Test = 4,
@@ -40,16 +41,16 @@ pub struct Entry {
     pub page: u64,
     /// Address of the page of the pool whose frame the page is to have.
     pub slot: u64,
-    /// Move method: a [`Way`] as a number.
-    pub way: u32,
+    /// Move method: a [`MoveMethod`] as a number.
+    pub method: u32,
     /// In the first entry of a run (pages that are moved at a time): the number of its entries; in the others: [`NEIGHBOR`], or 1 if the page
-    /// is no neighbor. In entries for no page: what their [`Way`] says, or 1 if it says nothing.
+    /// is no neighbor. In entries for no page: what their [`MoveMethod`] says, or 1 if it says nothing.
     pub run: u32,
     /// 0 before the entry is handled; afterwards [`DONE`], or a negative error number if the page was left as it was.
     pub status: i64,
 }
 
-/// [`Entry::run`] within a run, of a page that follows the one before in the same mapping: both are moved out together.
+/// [`Entry::run`] within a run, of a page that follows the previous one in the same mapping, so that both are moved out together.
 pub const NEIGHBOR: u32 = 0;
 
 /// [`Entry::status`] of a page that was given its new frame.
@@ -59,7 +60,7 @@ pub const DONE: i64 = 2;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Table {
-    /// A userfaultfd with which all pages to be moved are registered; closed at the end.
+    /// A userfaultfd with which all pages to be moved are registered. It is closed at the end.
     pub userfault: i64,
     /// Address of the first entry.
     pub entries: u64,
@@ -69,15 +70,15 @@ pub struct Table {
     pub scratch: u64,
     /// Bytes of a page.
     pub page_bytes: u64,
-    /// The advice that drops pages: MADV_DONTNEED, or the one that drops locked ones too.
+    /// The advice that drops pages: MADV_DONTNEED, or the one that drops locked pages too.
     pub advice: u64,
     /// Number of entries that are finished.
     pub done: u64,
-    /// `struct uffdio_move`, then room for an error number.
+    /// A `struct uffdio_move`, followed by room for an error number.
     pub request: [u64; 6],
-    /// Address of a page to save another one in.
+    /// Address of a page in which another one can be saved.
     pub saved: u64,
-    /// No entry but the first, and no run but the first, is begun once the counter has passed this value.
+    /// Counter value after which no entry but the first, and no run but the first, is begun.
     pub deadline: u64,
     /// Value of the counter when the last entry was finished.
     pub ended: u64,
@@ -86,7 +87,7 @@ pub struct Table {
 /// Offset of the deadline in a [`Table`], in bytes.
 pub const DEADLINE_AT: u64 = std::mem::offset_of!(Table, deadline) as u64;
 
-/// Requests for eviction tests: how long walks over some pages take after others were traversed. Nothing is written to either.
+/// Requests for eviction tests: how long walks over some pages take after others were traversed. The pages are only read.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TestHeader {
@@ -151,6 +152,7 @@ pub fn record_from<T: Record>(bytes: &[u8]) -> T {
 /// Structures of integers without padding.
 ///
 /// # Safety
+///
 /// Every byte belongs to a field, and every combination of bytes is a value.
 pub unsafe trait Record: Copy {}
 // SAFETY: two u64, two u32 and one i64, in this order: no padding (32 bytes, asserted above).
@@ -170,7 +172,8 @@ pub fn code() -> &'static [u8] {
     unsafe { slice::from_raw_parts(begin, end.addr() - begin.addr()) }
 }
 
-/// System-call instruction, then an endless wait: what a thread is made to do while its process is worked on. Words of 8 bytes.
+/// A system-call instruction, followed by an endless wait, which threads execute while their process is worked on. It is a multiple of
+/// words of 8 bytes.
 #[cfg(target_arch = "x86_64")]
 pub const CAVE: [u8; 16] = [
     0x0f, 0x05, // syscall

@@ -109,7 +109,7 @@ fn owned(descriptor: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// A map of the kernel, with keys of 4 bytes and values of 4.
+/// A map of the kernel, with keys and values of 4 bytes.
 #[derive(Debug)]
 pub struct Map(OwnedFd);
 
@@ -216,7 +216,7 @@ impl RingMemory {
     /// Maps the memory of `map`, which is a ring of `bytes` bytes.
     pub fn map(map: &Map, bytes: usize) -> io::Result<RingMemory> {
         let page = page_bytes();
-        let place = |length: usize, protection: libc::c_int, offset: usize| {
+        let map_at = |length: usize, protection: libc::c_int, offset: usize| {
             // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
             let address = unsafe {
                 libc::mmap(
@@ -230,8 +230,8 @@ impl RingMemory {
             };
             if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address) }
         };
-        let consumer = place(page, libc::PROT_READ | libc::PROT_WRITE, 0)?;
-        match place(page + 2 * bytes, libc::PROT_READ, page) {
+        let consumer = map_at(page, libc::PROT_READ | libc::PROT_WRITE, 0)?;
+        match map_at(page + 2 * bytes, libc::PROT_READ, page) {
             Ok(producer) => Ok(RingMemory { consumer, producer, bytes }),
             Err(error) => {
                 // SAFETY: the mapping was made above, and nothing refers to it.

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use isochrome_model::units::{Cycles, Ns};
 
-/// Whether the processor has the instruction that [`now`] reads the counter with. Where it is missing, in the first x86-64
-/// processors, some early Atoms, and virtual machines that hide it, [`now`] ends the process, so a program asks once, at its start.
+/// Whether the processor has the instruction by which [`now`] reads the counter. It is missing in the first x86-64 processors, some early
+/// Atoms, and virtual machines that hide it. Without it [`now`] ends the process, so a program should call this once at its start.
 pub fn usable() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -55,7 +55,7 @@ pub fn monotonic() -> Ns {
 
 /// Returns the CPU time of process `pid`, all its threads together. It excludes steal time where the kernel knows of it.
 pub fn process_cpu(pid: i32) -> io::Result<Ns> {
-    /// The scheduler's own clock, among those of a process. [Linux, include/linux/posix-timers.h, CPUCLOCK_SCHED]
+    /// The scheduler's own clock among the clocks of a process. [Linux, include/linux/posix-timers.h, CPUCLOCK_SCHED]
     const SCHEDULER: libc::clockid_t = 2;
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the time is written to a live, exclusively borrowed structure; the clock is a number, which the kernel checks.

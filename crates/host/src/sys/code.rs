@@ -17,8 +17,8 @@ pub struct Code<'a> {
 impl Arena {
     /// Fills the arena with a loop over `visits` (see [`machine_code`]), and makes it executable instead of writable.
     ///
-    /// Fails where no code can be made for this processor, and where the kernel does not let memory become executable. Panics when a visit
-    /// does not lie inside.
+    /// Fails if no code can be generated for this processor, or the kernel does not let memory become executable. Panics if a visit does
+    /// not lie inside.
     pub fn code(&mut self, visits: &[Visit]) -> io::Result<Code<'_>> {
         let processor = Processor::here().ok_or(io::ErrorKind::Unsupported)?;
         let bytes = self.page_count() * page_bytes();

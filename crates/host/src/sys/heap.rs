@@ -21,16 +21,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::memory::{Arena, page_bytes};
 
-/// Memory that can back a heap: it stays where it is until it is dropped, and nothing else touches it meanwhile.
+/// Memory that can back a heap. It does not move until it is dropped, and nothing else touches it meanwhile.
 ///
-/// The trait is sealed, because this crate relies on that.
+/// The trait is sealed, because this crate relies on these properties.
 pub trait BackingMemory: sealed::Sealed {
-    /// The pages of the memory.
+    /// Returns the pages of the memory.
     fn arena(&self) -> &Arena;
 }
 
 pub(crate) mod sealed {
-    /// Keeps [`BackingMemory`](super::BackingMemory) to this crate.
+    /// Restricts [`BackingMemory`](super::BackingMemory) to this crate.
     pub trait Sealed {}
 }
 
@@ -42,7 +42,7 @@ impl BackingMemory for Arena {
     }
 }
 
-/// Heaps that can exist at a time.
+/// Most heaps that can exist at a time.
 const SLOTS: usize = 32;
 
 /// State of one heap, as the allocator sees it.
@@ -54,7 +54,7 @@ struct Slot {
     next: AtomicUsize,
     /// Number of allocations that are not yet freed.
     live: AtomicUsize,
-    /// Bytes that did not fit and came from the system.
+    /// Number of bytes that did not fit and came from the system.
     spilled: AtomicUsize,
 }
 
@@ -241,10 +241,10 @@ impl<M: BackingMemory> Heap<M> {
         Ok(Heap { backing: Some(backing), slot })
     }
 
-    /// Runs `make` with this thread's allocations made in the heap; what does not fit comes from the system and is counted by
-    /// [`spilled`](Self::spilled).
+    /// Runs `make` with this thread's allocations made in the heap. Allocations that do not fit come from the system, and
+    /// [`spilled`](Self::spilled) counts them.
     ///
-    /// Works only when the program declares [`HeapAllocator`] as its global allocator; [`used`](Self::used) shows whether it does.
+    /// This works only if the program declares [`HeapAllocator`] as its global allocator; [`used`](Self::used) shows whether it does.
     pub fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
         struct Leave(usize);
         impl Drop for Leave {

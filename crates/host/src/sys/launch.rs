@@ -31,8 +31,8 @@ pub struct Launch {
     pub joins: Vec<Arc<File>>,
     /// Whether the program is killed when the thread that started it ends, for whatever reason, and gets no signals from the terminal.
     pub attached: bool,
-    /// Variables of its environment that hold its own process number. [`Signals::start`] sets them; for a `command` with a first
-    /// argument or a `PATH` of its own it is to be empty.
+    /// Names of environment variables that hold the program's own process number. [`Signals::start`] sets them. This must be empty for a
+    /// `command` with a first argument or a `PATH` of its own.
     pub own_pid: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ pub struct Arrival {
     pub sent: bool,
 }
 
-/// The signals that this program passes on, and SIGCHLD, kept from acting on the calling thread.
+/// The signals that this program passes on, and SIGCHLD, which do not act on the calling thread.
 pub struct Signals {
     kept: libc::sigset_t,
     before: libc::sigset_t,
@@ -91,7 +91,7 @@ impl Signals {
         (signal > 0).then_some(Arrival { signal, sent: info.si_code <= 0 })
     }
 
-    /// Starts `command` as `launch` says, with the signals blocked that were before [`keep`](Self::keep).
+    /// Starts `command` with the settings in `launch`, and with the signals blocked that were blocked before [`keep`](Self::keep).
     pub fn start(&self, command: &mut Command, launch: &Launch) -> io::Result<Child> {
         let before = self.before;
         launch.prepare(command);
@@ -151,8 +151,8 @@ impl Launch {
     }
 }
 
-/// A program to become, with variables that are to hold the number of the process that becomes it: that is known only between fork and
-/// exec, when the environment can no longer be made.
+/// A program to execute, with variables that must hold the number of its process. The number is known only between fork and exec, when the
+/// environment can no longer be built.
 struct Image {
     program: CString,
     arguments: Vec<CString>,
@@ -218,7 +218,7 @@ impl Image {
     }
 }
 
-/// Digits of the largest process number there can be, an i32.
+/// Number of digits of the largest process number, an i32.
 const PID_DIGITS: usize = 10;
 
 /// Sends `signal` to process `pid`.

@@ -35,11 +35,11 @@ pub struct Found {
     pub end: u64,
     /// Whether the mapping may be read, written and executed, and whether it is shared.
     pub permissions: [bool; 4],
-    /// Inode number of the mapped file; 0 if there is none.
+    /// Inode number of the mapped file; 0 for anonymous memory.
     pub inode: u64,
 }
 
-/// Returns the mapping that holds `address`; `None` if there is none. `maps`: the file of that name of the process.
+/// Returns the mapping that holds `address`; `None` if nothing is mapped there. `maps`: the open file /proc/PID/maps of the process.
 ///
 /// Fails with `ENOTTY` where the kernel does not know the request.
 pub fn at(maps: &File, address: u64) -> io::Result<Option<Found>> {

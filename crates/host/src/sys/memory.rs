@@ -24,14 +24,14 @@ pub fn page_bytes() -> usize {
 }
 
 impl Arena {
-    /// Maps `pages` pages of zeros, without huge pages, not inherited by children.
+    /// Maps `pages` pages of zeros, without huge pages and not inherited by children.
     pub fn map(pages: usize) -> io::Result<Arena> {
         let arena = Arena::reserve(pages, page_bytes())?;
         arena.advise(libc::MADV_NOHUGEPAGE);
         Ok(arena)
     }
 
-    /// Maps `pages` pages of zeros, in huge pages of `huge_bytes` where the kernel has them, not inherited by children.
+    /// Maps `pages` pages of zeros, in huge pages of `huge_bytes` if the kernel has them, not inherited by children.
     ///
     /// Panics unless `huge_bytes` is a power of two and no smaller than a page.
     pub fn map_huge(pages: usize, huge_bytes: usize) -> io::Result<Arena> {
@@ -41,11 +41,11 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Maps the first `pages` pages of `file`, which must be as long, not inherited by children: others who map it see the same frames.
-    /// It begins at a multiple of `huge_bytes`, a power of two and no smaller than a page, so that pages can be
-    /// [gathered](Self::gather).
+    /// Maps the first `pages` pages of `file`, which must be at least as long, shared and not inherited by children: other processes that
+    /// map it see the same frames. The arena begins at a multiple of `huge_bytes`, a power of two and no smaller than a page, so that pages
+    /// can be [gathered](Self::gather).
     ///
-    /// Nobody may write to the file or cut it off meanwhile.
+    /// Nobody may write to the file or shorten it meanwhile.
     pub fn map_file(file: BorrowedFd, pages: usize, huge_bytes: usize) -> io::Result<Arena> {
         Arena::map_file_as(file, pages, libc::MAP_SHARED, huge_bytes)
     }
@@ -68,10 +68,10 @@ impl Arena {
         (0..whole).map(|huge| huge * step).take_while(make_huge).count() * step
     }
 
-    /// Maps the first `pages` pages of `file`, which must be as long, to be read: others who map it see the same frames. What is
-    /// written goes to a copy of the page, in another frame.
+    /// Maps the first `pages` pages of `file`, which must be at least as long, for reading: other processes that map it see the same
+    /// frames. Writing to a page makes a copy in another frame.
     ///
-    /// Nobody may cut the file off meanwhile.
+    /// Nobody may shorten the file meanwhile.
     pub fn map_file_private(file: BorrowedFd, pages: usize) -> io::Result<Arena> {
         Arena::map_file_as(file, pages, libc::MAP_PRIVATE, page_bytes())
     }

@@ -8,9 +8,9 @@ use super::userfault;
 
 /// A mechanism that moves pages.
 pub enum Mover {
-    /// UFFDIO_MOVE (Linux 6.8 and later): splits no VMA.
+    /// UFFDIO_MOVE (Linux 6.8 and later), which splits no VMA.
     Userfault(OwnedFd),
-    /// `mremap` page by page: every page that does not follow its neighbor becomes a VMA of its own.
+    /// `mremap` page by page. Every page that does not follow its neighbor becomes a VMA of its own.
     Remap,
     /// Moves pages as [`Remap`](Self::Remap) does, but fails after `left` pages: once or, when `for_good`, from then on.
     #[cfg(test)]
@@ -65,10 +65,10 @@ impl Mover {
 
     /// Moves page `from_pages[k]` of `from` to page `to_pages[k]` of `to`, for every k.
     ///
-    /// The pages moved from are empty afterwards and read as zeros. On an error the first pages may have moved, and the
-    /// error says how many; the others are where they were.
+    /// The pages moved from are empty afterwards and read as zeros. After an error some of the first pages may have moved, and the error
+    /// says how many; the others are unchanged.
     ///
-    /// Panics when the arenas are the same one, the lists differ in length, or a page lies outside its arena.
+    /// Panics if the arenas are the same, the lists differ in length, or a page lies outside its arena.
     pub fn move_pages(&self, from: &Arena, from_pages: &[u32], to: &Arena, to_pages: &[u32]) -> Result<(), MoveError> {
         assert_eq!(from_pages.len(), to_pages.len());
         assert_ne!(from.address(), to.address(), "pages move from one arena to another");
@@ -132,7 +132,7 @@ fn pages_in_runs<'a>(from: &'a [u32], to: &'a [u32]) -> impl Iterator<Item = (u3
     })
 }
 
-/// Moves `count` pages, counting them in `moved_pages`.
+/// Moves `count` pages, and counts them in `moved_pages`.
 fn move_run(
     fd: &OwnedFd,
     from: &Arena,
@@ -176,8 +176,8 @@ fn move_run(
 
 /// Moves page `src` of `from` to page `dst` of `to`.
 ///
-/// One at a time, as pages moved here earlier can be VMAs of their own, and kernels before 6.17 refuse a source of several VMAs
-/// only after they have unmapped the destination.
+/// Pages are moved one at a time, because pages that were moved here earlier can be VMAs of their own. Kernels before 6.17 refuse a source
+/// of several VMAs only after they have unmapped the destination.
 fn remap(from: &Arena, src: u32, to: &Arena, dst: u32) -> io::Result<()> {
     let (src, dst, bytes) = (from.page_ptr(src), to.page_ptr(dst), page_bytes());
     // DONTUNMAP (Linux 5.7) leaves an empty mapping behind, so that nobody else is given the address meanwhile.

@@ -22,28 +22,28 @@ pub enum Code {
     Cycles,
     /// The kernel's own `page-faults`, which needs no hardware.
     PageFaults,
-    /// The kernel's own `L1-dcache-load-misses`, whichever event of the processor that is.
+    /// The kernel's own `L1-dcache-load-misses`, which stands for some event of the processor.
     L1DataReadMisses,
-    /// The kernel's own `L1-icache-load-misses`, likewise.
+    /// The kernel's own `L1-icache-load-misses`, which stands for some event of the processor.
     L1CodeReadMisses,
     /// Number of the event as the processor's manual gives it, `umask << 8 | event` on x86.
     Raw(u64),
 }
 
 impl Code {
-    /// Whether a counter of the processor is needed.
+    /// Whether the event needs a counter of the processor.
     pub fn needs_hardware(self) -> bool {
         self != Code::PageFaults
     }
 }
 
-/// More counters than any processor offers to one thread in one group.
+/// Largest group of counters, which is more than any processor offers to one thread.
 pub const GROUP_LIMIT: usize = 16;
 
-/// Values in front of the counts: number of events, time enabled, time running.
+/// Number of values in front of the counts: number of events, time enabled, time running.
 const HEADER: usize = 3;
 
-/// The request that has a counter write to another's ring. [Linux, include/uapi/linux/perf_event.h, PERF_EVENT_IOC_SET_OUTPUT]
+/// The request that makes a counter write to another's ring. [Linux, include/uapi/linux/perf_event.h, PERF_EVENT_IOC_SET_OUTPUT]
 const SET_OUTPUT: libc::Ioctl = libc::_IO(b'$' as u32, 5);
 
 /// Counters that are on the hardware together or not at all.
@@ -61,7 +61,7 @@ pub struct GroupReading {
     pub enabled_ns: u64,
     /// Time for which the group was on the hardware, in ns.
     pub running_ns: u64,
-    /// Counts in the order of the events; the rest is 0.
+    /// Counts in the order of the events; the others are 0.
     pub counts: [u64; GROUP_LIMIT],
 }
 
@@ -86,11 +86,11 @@ impl Group {
         })
     }
 
-    fn of(codes: &[Code], place: impl Fn(&mut Builder)) -> Result<Group, (usize, io::Error)> {
+    fn of(codes: &[Code], prepare: impl Fn(&mut Builder)) -> Result<Group, (usize, io::Error)> {
         assert!((1..=GROUP_LIMIT).contains(&codes.len()), "a group holds 1 to {GROUP_LIMIT} events");
         let builder = |code| {
             let mut builder = builder(code);
-            place(&mut builder);
+            prepare(&mut builder);
             builder
         };
         let mut leader = builder(codes[0]);
@@ -226,7 +226,8 @@ fn thread_switches(cpu: u32) -> Builder<'static> {
     builder
 }
 
-/// As [`Group::read`] and the records of [`Ring`] have it. Set directly: `Builder::read_format` adds an identification to every value.
+/// Returns the format of the readings that [`Group::read`] and the records of [`Ring`] have. It is set directly, because
+/// `Builder::read_format` adds an identification to every value.
 fn read_format() -> u64 {
     (ReadFormat::GROUP | ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING).bits()
 }
@@ -235,7 +236,8 @@ fn read_misses(which: CacheId) -> Cache {
     Cache { which, operation: CacheOp::READ, result: CacheResult::MISS }
 }
 
-/// User mode only, which kernel.perf_event_paranoid = 2 permits; `perf-event2` excludes kernel and hypervisor by default.
+/// Returns a builder of an event in user mode only, which kernel.perf_event_paranoid = 2 permits; `perf-event2` excludes kernel and
+/// hypervisor by default.
 fn builder(code: Code) -> Builder<'static> {
     let mut builder = match code {
         Code::Instructions => Builder::new(Hardware::INSTRUCTIONS),

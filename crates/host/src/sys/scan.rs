@@ -39,7 +39,7 @@ const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<Request>() as u32) << 16 | (b'f' 
 /// `PAGE_IS_PRESENT`.
 const PRESENT: u64 = 1 << 3;
 
-/// `PAGE_IS_PFNZERO`: the page was read and never written, and has the one frame that all such pages share.
+/// `PAGE_IS_PFNZERO`: the page was read but never written, and has the one frame that all such pages share.
 const ZERO: u64 = 1 << 5;
 
 /// Largest number of runs that one call reports.

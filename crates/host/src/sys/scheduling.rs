@@ -6,7 +6,7 @@ use std::io;
 #[derive(Clone, Copy, Debug)]
 pub struct Scheduling(libc::sched_attr);
 
-/// Bytes of the structure: its first published size, so that every kernel since 3.14 takes it.
+/// Size of the structure as first published, which every kernel since 3.14 accepts.
 const ATTRIBUTE_BYTES: u32 = size_of::<libc::sched_attr>() as u32;
 
 impl Scheduling {

@@ -7,7 +7,7 @@ use rustix::thread::Pid;
 /// The signal that is sent, which nothing else here uses.
 const SIGNAL: libc::c_int = libc::SIGUSR2;
 
-/// The signal, kept from acting on the thread that made this and on those that it starts afterwards.
+/// The signal, which does not act on the thread that made this, nor on threads that it starts afterwards.
 pub struct ThreadSignal {
     set: libc::sigset_t,
     before: libc::sigset_t,

@@ -47,7 +47,7 @@ pub enum Report {
     Gone,
 }
 
-/// Words of `struct user_regs_struct`.
+/// Number of words of `struct user_regs_struct`.
 const WORDS: usize = size_of::<libc::user_regs_struct>() / 8;
 
 /// General registers of a stopped thread, in the kernel's order.
@@ -74,7 +74,7 @@ impl TryFrom<Vec<u64>> for Registers {
 
 /// Indices of registers among the words of `struct user_regs_struct`.
 #[cfg(target_arch = "x86_64")]
-mod place {
+mod register {
     pub const ARGUMENTS: [usize; 6] = [14, 13, 12, 7, 9, 8];
     pub const RESULT: usize = 10;
     pub const NUMBER: usize = 10;
@@ -84,7 +84,7 @@ mod place {
     pub const STACK: usize = 19;
 }
 #[cfg(target_arch = "aarch64")]
-mod place {
+mod register {
     pub const ARGUMENTS: [usize; 6] = [0, 1, 2, 3, 4, 5];
     pub const RESULT: usize = 0;
     pub const NUMBER: usize = 8;
@@ -95,41 +95,41 @@ mod place {
 impl Registers {
     /// Returns the address of the next instruction.
     pub fn instruction(&self) -> u64 {
-        self.0[place::INSTRUCTION]
+        self.0[register::INSTRUCTION]
     }
 
     /// Returns the result of the last system call.
     pub fn result(&self) -> i64 {
-        self.0[place::RESULT] as i64
+        self.0[register::RESULT] as i64
     }
 
     /// Returns these registers, changed to continue at `instruction` with no system call to restart.
     pub fn at(mut self, instruction: u64) -> Registers {
-        self.0[place::INSTRUCTION] = instruction;
+        self.0[register::INSTRUCTION] = instruction;
         #[cfg(target_arch = "x86_64")]
         {
-            self.0[place::CALL] = u64::MAX;
+            self.0[register::CALL] = u64::MAX;
         }
         self
     }
 
     /// Returns these registers with `argument` as first argument of a function.
     pub fn with_argument(mut self, argument: u64) -> Registers {
-        self.0[place::ARGUMENTS[0]] = argument;
+        self.0[register::ARGUMENTS[0]] = argument;
         self
     }
 
     /// Returns these registers with the stack ending at `stack`.
     pub fn with_stack(mut self, stack: u64) -> Registers {
-        self.0[place::STACK] = stack;
+        self.0[register::STACK] = stack;
         self
     }
 
     fn calling(mut self, number: libc::c_long, arguments: [u64; 6]) -> Registers {
-        for (place, value) in place::ARGUMENTS.iter().zip(arguments) {
-            self.0[*place] = value;
+        for (index, value) in register::ARGUMENTS.iter().zip(arguments) {
+            self.0[*index] = value;
         }
-        self.0[place::NUMBER] = number as u64;
+        self.0[register::NUMBER] = number as u64;
         self
     }
 
@@ -139,17 +139,17 @@ impl Registers {
     /// The time limit of such a call begins anew.
     #[cfg(target_arch = "x86_64")]
     pub fn repeated(&self) -> Option<Registers> {
-        let call = self.0[place::CALL];
+        let call = self.0[register::CALL];
         (self.result() == -i64::from(libc::EINTR) && breaks_off(call as libc::c_long)).then(|| self.made_again())
     }
 
     /// Returns the registers with which the thread makes its present system call once more.
     #[cfg(target_arch = "x86_64")]
     fn made_again(&self) -> Registers {
-        /// Bytes of the `syscall` instruction.
+        /// Size of the `syscall` instruction, in bytes.
         const SYSCALL_BYTES: u64 = 2;
         let mut again = self.at(self.instruction() - SYSCALL_BYTES);
-        again.0[place::NUMBER] = self.0[place::CALL];
+        again.0[register::NUMBER] = self.0[register::CALL];
         again
     }
 
@@ -177,7 +177,7 @@ impl Registers {
     /// Whether the thread is in a system call, as far as the registers show it.
     #[cfg(target_arch = "x86_64")]
     pub fn in_call(&self) -> bool {
-        self.0[place::CALL] as i64 >= 0
+        self.0[register::CALL] as i64 >= 0
     }
 
     /// Returns `false`: the registers do not show it on this architecture.
@@ -187,7 +187,7 @@ impl Registers {
     }
 }
 
-/// Whether this system call may end with EINTR when its thread is stopped: the kernel does not restart it itself. \[signal(7),
+/// Whether this system call may end with EINTR when its thread is stopped, because the kernel does not restart it itself. \[signal(7),
 /// "Interruption of system calls by stop signals"\]
 #[cfg(target_arch = "x86_64")]
 pub fn breaks_off(call: libc::c_long) -> bool {
@@ -216,8 +216,8 @@ pub fn breaks_off(call: libc::c_long) -> bool {
     )
 }
 
-/// Whether a thread that waits in this system call may wait for a child that borrows its memory, as after vfork. Such a thread does not
-/// stop before the child has ended or begun another program.
+/// Whether a thread in this system call may wait for a child that uses its memory, as after vfork. Such a thread does not stop before the
+/// child has ended or executed another program.
 pub fn lends_memory(call: libc::c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
     if call == libc::SYS_vfork {
@@ -285,7 +285,7 @@ const SOON: Duration = Duration::from_micros(100);
 
 /// Waits until `thread` reports something.
 ///
-/// Fails with `TimedOut` when it does not within `limit`.
+/// Fails with `TimedOut` if it does not do so within `limit`.
 pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
     let begin = Instant::now();
     loop {
@@ -302,7 +302,7 @@ pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
 
 /// Waits until `thread`, which issues a system call, reports something.
 ///
-/// Fails with `TimedOut` when that takes a minute, or more than about a second after this program was asked to end.
+/// Fails with `TimedOut` if that takes a minute, or more than about a second after this program was asked to end.
 pub fn report_of(thread: ThreadId) -> io::Result<Report> {
     let begin = Instant::now();
     loop {
@@ -419,9 +419,9 @@ const NT_PRSTATUS: usize = 1;
 /// Fails with `Unsupported` if the thread belongs to a program of another word size.
 pub fn registers(thread: ThreadId) -> io::Result<Registers> {
     let mut words = [0u64; WORDS];
-    let mut place = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
-    ptrace(libc::PTRACE_GETREGSET as _, thread, NT_PRSTATUS, &raw mut place as usize)?;
-    if place.iov_len != size_of_val(&words) {
+    let mut buffer = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
+    ptrace(libc::PTRACE_GETREGSET as _, thread, NT_PRSTATUS, &raw mut buffer as usize)?;
+    if buffer.iov_len != size_of_val(&words) {
         return Err(io::ErrorKind::Unsupported.into());
     }
     Ok(Registers(words))
@@ -430,8 +430,8 @@ pub fn registers(thread: ThreadId) -> io::Result<Registers> {
 /// Sets the general registers of a stopped thread.
 pub fn set_registers(thread: ThreadId, registers: &Registers) -> io::Result<()> {
     let mut words = registers.0;
-    let mut place = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
-    ptrace(libc::PTRACE_SETREGSET as _, thread, NT_PRSTATUS, &raw mut place as usize).map(drop)
+    let mut buffer = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
+    ptrace(libc::PTRACE_SETREGSET as _, thread, NT_PRSTATUS, &raw mut buffer as usize).map(drop)
 }
 
 /// Returns the signals that a stopped thread blocks; in a call such as ppoll, which blocks others meanwhile, those blocked after it.
@@ -509,10 +509,10 @@ pub struct Answer {
     pub made: Option<ThreadId>,
 }
 
-/// Makes a stopped thread issue a system call: `cave` is the address of a system-call instruction in its memory.
+/// Makes a stopped thread issue a system call. `cave`: address of a system-call instruction in its memory.
 ///
-/// The registers are changed, and the thread is left stopped at the end of the call. `held_back` gathers signals
-/// that could not be blocked and arrived meanwhile.
+/// The registers are changed, and the thread is left stopped at the end of the call. `held_back` gathers signals that could not be blocked
+/// and arrived meanwhile.
 pub fn remote_call(
     thread: ThreadId,
     cave: u64,

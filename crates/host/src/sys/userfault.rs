@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// `UFFDIO_MOVE` works. [Linux, include/uapi/linux/userfaultfd.h, UFFD_FEATURE_MOVE]
+/// Feature flag: `UFFDIO_MOVE` works. [Linux, include/uapi/linux/userfaultfd.h, UFFD_FEATURE_MOVE]
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
 /// Flag for page faults of user mode only, which needs no privilege.
 pub(crate) const USER_MODE_ONLY: libc::c_int = 1;
-/// The version of the interface, and its ioctl type.
+/// Version of the interface, and its ioctl type.
 pub(crate) const API: u64 = 0xaa;
 
 /// `struct uffdio_api`.
@@ -20,14 +20,14 @@ struct ApiRequest {
     ioctls: u64,
 }
 
-/// `UFFDIO_API`: `_IOWR(0xAA, 0x3F, struct uffdio_api)`, alike on x86 and Arm.
+/// `UFFDIO_API`: `_IOWR(0xAA, 0x3F, struct uffdio_api)`, the same on x86 and Arm.
 pub(crate) const UFFDIO_API: u32 = 3 << 30 | (size_of::<ApiRequest>() as u32) << 16 | 0xaa << 8 | 0x3f;
 
-/// `UFFDIO_REGISTER`: `_IOWR(0xAA, 0, struct uffdio_register)`, and its mode in which who touches a page that is not there waits.
+/// `UFFDIO_REGISTER`: `_IOWR(0xAA, 0, struct uffdio_register)`.
 pub(crate) const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 /// `UFFDIO_MOVE`: `_IOWR(0xAA, 5, struct uffdio_move)`.
 pub(crate) const UFFDIO_MOVE: u64 = 0xc028_aa05;
-/// `UFFDIO_REGISTER_MODE_MISSING`.
+/// `UFFDIO_REGISTER_MODE_MISSING`: a thread that touches a page that is not present waits.
 pub(crate) const REGISTER_MODE_MISSING: u64 = 1;
 
 /// `USERFAULTFD_IOC_NEW`: `_IO(0xAA, 0)`.

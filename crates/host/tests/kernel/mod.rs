@@ -1,5 +1,5 @@
-//! resctrl as the kernel does it: refused are masks out of range, too small, with gaps or overlapping an exclusive group, more groups than
-//! classes of service, and threads that do not exist.
+//! An imitation of the kernel's resctrl. It refuses masks that are out of range, too small, have gaps or overlap an exclusive group, more
+//! groups than classes of service, and threads that do not exist.
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
@@ -13,26 +13,26 @@ const ENOENT: i32 = 2;
 const ENOSPC: i32 = 28;
 const ESRCH: i32 = 3;
 
-/// Two caches of one level, as on a server with two sockets.
+/// State of two caches of one level, as on a server with two sockets.
 pub struct State {
     pub level: u8,
     pub ways: u32,
     pub least: u32,
     pub sparse: Option<bool>,
     pub classes: usize,
-    /// By group, "" is the default one: masks of both caches.
+    /// Masks of both caches by group; "" is the default group.
     pub groups: BTreeMap<String, [u64; 2]>,
     pub exclusive: Option<String>,
-    /// Cannot be removed, as where it is pseudo-locked.
+    /// Group that cannot be removed, as if it were pseudo-locked.
     pub busy: Option<String>,
-    /// In no list: of the default group.
+    /// Threads by group. A thread in no list belongs to the default group.
     pub tasks: BTreeMap<String, Vec<String>>,
     pub status: String,
-    /// Masks as they were written: `GROUP LINE`, "" for the default one.
+    /// Masks that were written, as `GROUP LINE`, with "" for the default group.
     pub written: Vec<String>,
-    /// Calls that change something until the tool is killed.
+    /// Number of changing calls until the tool is killed.
     pub calls_left: Option<u32>,
-    /// Whether there is a thread of this number.
+    /// Whether a thread of this number exists.
     pub exists: fn(&str) -> bool,
 }
 
@@ -112,7 +112,7 @@ impl State {
         Ok(())
     }
 
-    /// The text of a file; paths are relative to the root.
+    /// Returns the text of a file. Paths are relative to the root.
     pub fn read(&self, path: &str) -> io::Result<String> {
         let level = self.level;
         if let Some(file) = path.strip_prefix(&format!("info/L{level}/")) {
@@ -177,7 +177,7 @@ impl State {
         Ok(())
     }
 
-    /// Removes a group; its tasks are of the default one then.
+    /// Removes a group, whose tasks then belong to the default group.
     pub fn remove(&mut self, group: &str) -> io::Result<()> {
         self.alive()?;
         if self.busy.as_deref() == Some(group) {
@@ -187,7 +187,7 @@ impl State {
         self.groups.remove(group).map(|_| ()).ok_or_else(|| refused(ENOENT))
     }
 
-    /// Names of the groups, the default one left out.
+    /// Returns the names of the groups without the default one.
     pub fn names(&self) -> Vec<String> {
         self.groups.keys().filter(|name| !name.is_empty()).cloned().collect()
     }

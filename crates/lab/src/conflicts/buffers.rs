@@ -11,7 +11,7 @@ use isochrome_host::sys::memory::page_bytes;
 use isochrome_model::placement::{ColorShape, Placement};
 use isochrome_model::units::{Bytes, Color};
 
-use super::{Condition, Conflicts, PlacedWalk, Placing};
+use super::{BufferWalk, Condition, Conflicts, Placing};
 use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Block, Judged, accept};
@@ -32,7 +32,7 @@ fn shape_of(target: Target, colors: u32) -> ColorShape {
 }
 
 /// Returns the colors of the pages of `count` buffers of each placing.
-fn placed(count: u32, seed: u64, shape: ColorShape) -> Vec<(Condition, Vec<Color>)> {
+fn colors_of_buffers(count: u32, seed: u64, shape: ColorShape) -> Vec<(Condition, Vec<Color>)> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let placings = [Placing::Balanced, Placing::Random, Placing::Conflicting].repeat(count as usize);
     let condition = |(placing, buffer)| Condition { placing, buffer };
@@ -42,7 +42,7 @@ fn placed(count: u32, seed: u64, shape: ColorShape) -> Vec<(Condition, Vec<Color
 /// Returns the number of pages of every color that the pool must have for `count` buffers of each placing.
 pub fn pages_per_color(target: Target, count: u32, seed: u64) -> usize {
     let shape = shape_of(target, target.geometry.color_count(Bytes(page_bytes() as u64)));
-    let all = placed(count, seed, shape).into_iter().flat_map(|(_, colors)| colors);
+    let all = colors_of_buffers(count, seed, shape).into_iter().flat_map(|(_, colors)| colors);
     Placement::of_colors(all, shape.colors).per_color.into_iter().max().unwrap_or(0) as usize
 }
 
@@ -55,7 +55,7 @@ impl Walks {
         let shape = shape_of(target, pool.colors());
         let line_bytes = target.geometry.line_bytes.0 as usize;
         let mut buffers = Vec::new();
-        for (condition, colors) in placed(count, seed, shape) {
+        for (condition, colors) in colors_of_buffers(count, seed, shape) {
             let region = pool.take(&colors, colors.len())?;
             region.arena().extend_chain(0..lines(&region, line_bytes), line_bytes, &mut rng);
             buffers.push((condition, region, Placement::of_colors(colors, shape.colors)));
@@ -69,7 +69,7 @@ impl Walks {
         let walk = |(condition, _, placement): &(Condition, ColoredRegion, Placement)| {
             let of = accepted.iter().find(|accepted| accepted.condition == *condition)?;
             let shortest = |column: usize| of.values(Arm::Treatment, |ns| ns[column]).into_iter().reduce(f64::min);
-            Some(PlacedWalk {
+            Some(BufferWalk {
                 placing: condition.placing,
                 sum: placement.sum(self.shape.ways),
                 excess: placement.excess(self.shape.ways),

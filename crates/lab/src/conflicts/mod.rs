@@ -17,7 +17,7 @@ pub use section::section;
 /// The condition of a block: the buffer that is walked over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
-    /// How the pages of the buffer were chosen.
+    /// Rule by which the pages of the buffer were chosen.
     pub placing: Placing,
     /// Number of the buffer, from 0.
     pub buffer: u64,
@@ -29,78 +29,78 @@ pub const COLUMNS: [&str; 2] = ["linear_ns", "random_ns"];
 /// Accepts every block whose steal time permits it. There is no control, as buffers are compared with each other by the shortest walk over each.
 pub const JUDGED: Judged = Judged { cost: |_| 0.0, canary: None };
 
-/// How the pages of a buffer were chosen.
+/// Rule by which the pages of a buffer are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Placing {
-    /// Every color alike.
+    /// Every color has the same number of pages.
     Balanced,
-    /// A color drawn at random for each page: what a stock kernel does.
+    /// Each page has a color drawn at random, as with a stock kernel.
     Random,
-    /// Some colors with more pages than ways, as many with none.
+    /// Some colors have more pages than ways, and as many have none.
     Conflicting,
 }
 
-/// One buffer and what walks over it took.
+/// One buffer, with the times of the walks over it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PlacedWalk {
-    /// How its pages were chosen.
+pub struct BufferWalk {
+    /// Rule by which its pages were chosen.
     pub placing: Placing,
-    /// Pages that compete: [`Placement::sum`](isochrome_model::placement::Placement::sum).
+    /// Number of pages that compete: [`Placement::sum`](isochrome_model::placement::Placement::sum).
     pub sum: u64,
-    /// Pages beyond those that fit: [`Placement::excess`](isochrome_model::placement::Placement::excess).
+    /// Number of pages that do not fit: [`Placement::excess`](isochrome_model::placement::Placement::excess).
     pub excess: u64,
-    /// Reading every line in order, in ns; the shortest of all rounds.
+    /// Time of reading every line in order, in ns: the shortest of all rounds.
     pub linear_ns: f64,
-    /// Following a chain through all lines in random order, in ns; the shortest of all rounds.
+    /// Time of following a chain through all lines in random order, in ns: the shortest of all rounds.
     pub random_ns: f64,
 }
 
 /// The experiment of \[Hanemaaijer1993\]: the time to walk over a buffer against the conflicts of its pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Conflicts {
-    /// Cache level.
+    /// Cache level of the colors.
     pub level: u8,
-    /// What fits into a color of it.
+    /// Shape that determines how many pages fit into a color.
     pub shape: ColorShape,
     /// Bytes per page.
     pub page_bytes: Bytes,
-    /// Pages of the buffer.
+    /// Number of pages of the buffer.
     pub pages: u64,
-    /// Rounds over all buffers; of each buffer the shortest walk counts.
+    /// Number of rounds over all buffers. The shortest walk over each buffer counts.
     pub rounds: u32,
-    /// Rate of the constant-rate counter, where it is known.
+    /// Rate of the constant-rate counter, if it is known.
     #[serde(default)]
     pub counter_hz: Option<u64>,
-    /// Every buffer.
-    pub walks: Vec<PlacedWalk>,
+    /// Walks over all buffers.
+    pub walks: Vec<BufferWalk>,
 }
 
-/// The numbers of the section: the walks, and the miss penalty by each kind of walk.
+/// The numbers of the section: the walks, and the miss penalty of each kind of walk.
 #[derive(Serialize, JsonSchema)]
 pub struct Numbers<'a> {
     #[serde(flatten)]
     measured: &'a Conflicts,
-    /// The penalty of the walk in order; `None` where the buffers do not differ.
+    /// Penalty of the walk in order; `None` if the buffers do not differ.
     linear: Option<MissPenalty>,
-    /// The penalty of the walk at random.
+    /// Penalty of the walk at random; `None` if the buffers do not differ.
     random: Option<MissPenalty>,
 }
 
-/// What a miss costs, from the line of run time over `sum`.
+/// Cost of a miss, from the line of run time over `sum`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MissPenalty {
     /// Time per line of the pages that compete, in ns: `slope / lines per page`. \[Hanemaaijer1993\]
     pub ns_per_line: f64,
     /// Half the width of its 95 % confidence interval, in ns.
     pub ns_error: f64,
-    /// The same in ticks of the constant-rate counter; absent where its rate is not known.
+    /// Time per line in ticks of the constant-rate counter; absent if its rate is not known.
     pub cycles_per_line: Option<f64>,
-    /// Half the width of that interval, in ticks.
+    /// Half the width of its 95 % confidence interval, in ticks.
     pub cycles_error: Option<f64>,
     /// Share of the variance of run time that `sum` explains, 0 to 1.
     pub r_squared: f64,
-    /// Buffers.
+    /// Number of buffers.
     pub n: u64,
     /// Whether the penalty is positive beyond its interval.
     pub rises: bool,
@@ -108,7 +108,7 @@ pub struct MissPenalty {
 
 impl Conflicts {
     /// Returns the miss penalty by the line of the times `ns` over the conflicts `x` of all buffers; `None` if the buffers do not differ.
-    pub fn penalty(&self, x: impl Fn(&PlacedWalk) -> u64, ns: impl Fn(&PlacedWalk) -> f64) -> Option<MissPenalty> {
+    pub fn penalty(&self, x: impl Fn(&BufferWalk) -> u64, ns: impl Fn(&BufferWalk) -> f64) -> Option<MissPenalty> {
         let points: Vec<(f64, f64)> = self.walks.iter().map(|walk| (x(walk) as f64, ns(walk))).collect();
         let line = Line::through(&points)?;
         let lines = self.shape.page_lines as f64;

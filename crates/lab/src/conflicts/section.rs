@@ -6,7 +6,7 @@ use isochrome_model::evidence::{Section, Standing};
 use isochrome_model::stats;
 use isochrome_model::units::Bytes;
 
-use super::{Conflicts, MissPenalty, PlacedWalk, Placing};
+use super::{BufferWalk, Conflicts, MissPenalty, Placing};
 
 /// Miss penalties of the three machines of \[Hanemaaijer1993\], in ns per line and in cycles: a 486 at 40 MHz, the same with one wait state
 /// less, and a 486 at 33 MHz.
@@ -16,7 +16,7 @@ const PLACINGS: [(Placing, &str); 3] =
     [(Placing::Balanced, "balanced"), (Placing::Random, "random"), (Placing::Conflicting, "conflicting")];
 
 /// A kind of walk: its name, its time in ns, and the style of its line.
-type Walk = (&'static str, fn(&PlacedWalk) -> f64, Hue, Dash);
+type Walk = (&'static str, fn(&BufferWalk) -> f64, Hue, Dash);
 
 const WALKS: [Walk; 2] = [
     ("in order", |walk| walk.linear_ns, Hue::Partitioned, Dash::Solid),
@@ -62,9 +62,9 @@ fn chart(conflicts: &Conflicts) -> Chart {
 
 /// Returns the section of a report on the experiment.
 pub fn section(conflicts: &Conflicts) -> Section {
-    let placed = PLACINGS.into_iter().filter_map(|(placing, name)| {
+    let rows = PLACINGS.into_iter().filter_map(|(placing, name)| {
         let of = || conflicts.walks.iter().filter(move |walk| walk.placing == placing);
-        let range = |value: fn(&PlacedWalk) -> f64| {
+        let range = |value: fn(&BufferWalk) -> f64| {
             let (low, high) = extent(of().map(value));
             format!("{low:.0} to {high:.0}")
         };
@@ -102,7 +102,7 @@ pub fn section(conflicts: &Conflicts) -> Section {
             conflicts.level
         ))
         .figure(chart(conflicts))
-        .table(&["placing", "buffers", "sum", "in order, ns", "at random, ns"], placed)
+        .table(&["placing", "buffers", "sum", "in order, ns", "at random, ns"], rows)
         .table(&["walk", "run time over", "miss penalty per line", "r²"], penalties)
         .text(format!(
             "± is half of a 95 % confidence interval. Cycles are ticks of the constant-rate counter. [Hanemaaijer1993] has, of three 486 \
@@ -118,7 +118,7 @@ mod tests {
     use isochrome_report::text::section as text;
 
     fn conflicts(slope: f64) -> Conflicts {
-        let walk = |placing, sum: u64| PlacedWalk {
+        let walk = |placing, sum: u64| BufferWalk {
             placing,
             sum,
             excess: sum / 2,

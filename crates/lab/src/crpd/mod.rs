@@ -18,24 +18,24 @@ use crate::samples::{Accepted, Arm, Block, Judged, accept};
 pub use preempt::{PASSES, Preempting};
 pub use section::section;
 
-/// How the task goes through its working set.
+/// Order in which the task accesses its working set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Walk {
-    /// Every line in order of addresses; loads do not wait for each other: misses overlap and are prefetched.
+    /// Every line in the order of addresses. Loads do not wait for each other, so misses overlap and are prefetched.
     InOrder,
-    /// Along a chain through all lines in random order: each miss is waited for. Of code, its pieces from jump to jump in random order.
+    /// Along a chain through all lines in random order, so that each miss is waited for. Of code, the pieces from jump to jump in random order.
     Random,
 }
 
-/// What is measured together: times of different conditions are never mixed.
+/// Condition of a block. Times of different conditions are never mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
-    /// The way through the working set.
+    /// Order of the accesses to the working set.
     pub walk: Walk,
-    /// Whether the preempting task keeps out of the colors of the preempted one.
+    /// Whether the preempting task avoids the colors of the preempted one.
     pub partitioned: bool,
-    /// Size of the working set, in percent of the colors it lies in.
+    /// Size of the working set, in percent of its colors.
     pub percent: u32,
 }
 
@@ -51,62 +51,62 @@ fn delay(job: &[f64]) -> f64 {
 /// A block is not accepted if its iterations with spinning are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: |job| job[2], canary: None };
 
-/// The delay at one size.
+/// Delay at one size of the working set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// What was measured.
+    /// Condition of the measurement.
     #[serde(flatten)]
     pub condition: Condition,
-    /// Lines of the working set.
+    /// Number of lines of the working set.
     pub lines: u64,
-    /// The effect of a flood on the delay, over spinning, in ns.
+    /// Effect of a flood on the delay compared with spinning, in ns.
     pub delay_ns: f64,
-    /// Its 95 % confidence interval; `None` for fewer than six blocks, and in files of earlier versions.
+    /// 95 % confidence interval of the effect; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_ns: Option<[f64; 2]>,
-    /// The delay after a flood less that of the control, block by block; empty in files of earlier versions.
+    /// Delay after a flood minus that of the control, block by block; empty in files of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delays_ns: Vec<f64>,
-    /// Median delay of the control, in ns: what other disturbances cost.
+    /// Median delay of the control, in ns, which other disturbances cause.
     pub control_ns: f64,
-    /// The longest delay after a flood. An observation, not a bound.
+    /// Longest delay after a flood. This is an observation, not a bound.
     pub delay_ns_max: HighWaterMark,
-    /// Median time of an iteration left alone, per pass over the working set, in ns.
+    /// Median time of an undisturbed iteration, per pass over the working set, in ns.
     pub pass_ns: f64,
-    /// Blocks run.
+    /// Number of blocks run.
     pub blocks: u64,
-    /// Blocks that count.
+    /// Number of accepted blocks.
     pub blocks_quiet: u64,
 }
 
-/// The experiment.
+/// Result of the experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Crpd {
-    /// What the working set is.
+    /// Content of the working set.
     #[serde(default)]
     pub touches: Touches,
-    /// Lines of code that are executed from one jump to the next.
+    /// Number of code lines that are executed from one jump to the next.
     ///
-    /// A core fetches ahead along the jumps that its branch predictor has stored. Code with more jumps than that runs at another speed, so that
-    /// its delay shows the size of the predictor as well as what the cache lost. The code of \[Sebek2002\] has no jumps. Data have none.
+    /// A core fetches ahead along the jumps that its branch predictor has stored. Code with more jumps runs at another speed, so its delay depends on
+    /// the size of the predictor as well as on lines lost from the cache. The code of \[Sebek2002\] has no jumps, and neither have data.
     #[serde(default = "every_line")]
     pub lines_per_jump: u32,
-    /// Cache level.
+    /// Cache level that is flooded.
     pub level: u8,
-    /// Its ways.
+    /// Number of ways of the level.
     pub ways: u32,
-    /// Lines of one color.
+    /// Number of lines of one color.
     pub lines_per_color: u64,
-    /// Colors of the preempted task, and of the cache.
+    /// Number of colors of the preempted task, and of the cache.
     pub colors: [u32; 2],
-    /// Passes over the working set in an iteration.
+    /// Number of passes over the working set in an iteration.
     pub passes: u32,
-    /// Every condition, by walk, partitioning and size.
+    /// All conditions, by walk, partitioning and size.
     pub points: Vec<Point>,
-    /// Time to refill a color after clean and dirty lines as `isochrome probe` measures it, in ns; absent where it was not measured.
+    /// Time to refill a color after clean and after dirty lines, as `isochrome probe` measures it, in ns; absent if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refill_ns: Option<[f64; 2]>,
-    /// The modeled machine, where nothing was measured.
+    /// Name of the modeled machine, if the experiment was simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modeled: Option<String>,
 }

@@ -19,7 +19,7 @@ pub struct Request<'a> {
     pub touches: Touches,
     /// Model of how the core fetches ahead.
     pub front_end: FrontEnd,
-    /// The walks through the working set.
+    /// Orders of the accesses to the working set.
     pub walks: &'a [Walk],
     /// Sizes of the working set, in percent of its colors.
     pub percents: &'a [u32],

@@ -37,7 +37,7 @@ pub struct Preempting<'a> {
     pub target: Target,
     /// Whether the working set is data or code.
     pub touches: Touches,
-    /// Lines of code from one jump to the next. See [`Crpd::lines_per_jump`](super::Crpd::lines_per_jump).
+    /// Number of code lines from one jump to the next. See [`Crpd::lines_per_jump`](super::Crpd::lines_per_jump).
     pub lines_per_jump: u32,
     /// Sizes of the working set, in percent of its colors.
     pub percents: Vec<u32>,

@@ -34,7 +34,7 @@ pub struct Check<'a> {
     /// Counters of misses of the level, and of its write-backs if there are any; `None` without counters.
     counters: Option<&'a Counters>,
     flooders: Vec<(Pattern, Flooder)>,
-    /// Floods that could not be tried.
+    /// Patterns that could not be tried.
     pub not_tried: Vec<NotTried>,
     /// Colors of the victim: those that the flooder does not reserve.
     exposed: Vec<Color>,

@@ -27,7 +27,7 @@ pub use section::section;
 /// The condition of a block: the flood that is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
-    /// The flood.
+    /// Pattern of the flood.
     pub pattern: Pattern,
 }
 
@@ -42,73 +42,73 @@ fn walks(test: &[f64]) -> &[f64] {
 /// A block is not accepted if its walks after spinning are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: |test| median(walks(test)).unwrap_or_default(), canary: None };
 
-/// What a flood achieved.
+/// Result of testing a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Achieved {
-    /// The flood.
+    /// Pattern of the flood.
     pub pattern: Pattern,
     /// Memory that the flooder writes or reads in one pass.
     pub memory: Bytes,
-    /// How long it takes, in ns.
+    /// Duration of a flood, in ns.
     pub flood_ns: f64,
-    /// Share (0 to 1) of the lines tested that are gone.
+    /// Share (0 to 1) of the tested lines that were evicted.
     pub gone: f64,
     /// Access times of lines that are cached, and of lines that are certainly not: `gone` is interpolated between the two.
     /// Absent where lines were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_controls: Option<[f64; 2]>,
-    /// Time of a load where the lines are there, in ns.
+    /// Time of a load of a cached line, in ns.
     pub hit_ns: f64,
-    /// Time of a load after the flood, in ns: the median.
+    /// Median time of a load after the flood, in ns.
     pub flooded_ns: f64,
-    /// Time of a load of a line that is certainly gone, in ns: the first decile.
+    /// Time of a load of a line that is certainly evicted, in ns: the first decile.
     pub sure_ns: f64,
-    /// Lines written back for one that is refilled, by counters.
+    /// Number of lines written back for each line refilled, by counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_backs_per_refill: Option<f64>,
-    /// Tests after the flood that count.
+    /// Number of accepted tests after the flood.
     pub n: u64,
-    /// Blocks run.
+    /// Number of blocks run.
     pub blocks: u64,
-    /// Blocks that count.
+    /// Number of accepted blocks.
     pub blocks_quiet: u64,
 }
 
 /// A pattern that was not tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotTried {
-    /// The flood.
+    /// Pattern of the flood.
     pub pattern: Pattern,
-    /// Why.
+    /// Reason why it was not tried.
     pub reason: String,
 }
 
 /// The self-check of the flooder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verification {
-    /// Cache level.
+    /// Cache level that is flooded.
     pub level: u8,
-    /// Ways of the first data level and of this one.
+    /// Number of ways of the first data level, and of this level.
     pub ways: [u32; 2],
-    /// Where these are from, in words.
+    /// Sources of these parameters, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<String>,
-    /// Lines of the victim tested each time.
+    /// Number of lines of the victim in each test.
     pub lines: u64,
-    /// Whether lines gone were counted; otherwise they were judged by time.
+    /// Whether evicted lines were counted; otherwise they were determined by time.
     pub counted: bool,
-    /// What was tried.
+    /// Results of the patterns that were tried.
     pub achieved: Vec<Achieved>,
-    /// What was not.
+    /// Patterns that were not tried.
     pub not_tried: Vec<NotTried>,
 }
 
-/// The numbers of the section: the self-check, and the flood after which a load costs most.
+/// The numbers of the section: the self-check, and the flood after which a load takes longest.
 #[derive(Serialize, JsonSchema)]
 pub struct Numbers<'a> {
     #[serde(flatten)]
     verification: &'a Verification,
-    /// Pattern of the flood after which a load costs most; `None` where nothing was measured.
+    /// Pattern of the flood after which a load takes longest; `None` if nothing was measured.
     worst: Option<Pattern>,
 }
 

@@ -18,30 +18,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::samples::{Accepted, Arm, Block, Judged, accept, corrected};
 
-pub use programs::{Place, Programs, Setup, conditions};
+pub use programs::{MoveToColors, Programs, Setup, conditions};
 pub use section::section;
 
-/// Where the others run.
+/// Where the other programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// On other CPUs, at the same time. [Kim2013, Figure 2(a)]
+    /// The others run on other CPUs, at the same time. [Kim2013, Figure 2(a)]
     InterCore,
-    /// On the same CPU, in time slices. [Kim2013, Figure 2(b)]
+    /// The others run on the same CPU, in time slices. [Kim2013, Figure 2(b)]
     IntraCore,
 }
 
-/// What is measured together.
+/// Condition of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
-    /// Where the others run.
+    /// Where the other programs run.
     pub sharing: Sharing,
-    /// Which program is measured.
+    /// Number of the program that is measured.
     pub program: usize,
     /// Length of a time slice on a shared CPU; 0 on different CPUs, and in files of earlier versions.
     #[serde(default)]
     pub slice_ns: Ns,
-    /// By what means every program has a part of a cache of its own.
+    /// Method by which every program has a part of the cache of its own.
     pub partitioning: Partitioning,
 }
 
@@ -56,45 +56,45 @@ fn cpu(run: &[f64]) -> f64 {
 /// A block is not accepted if its runs alone are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: cpu, canary: None };
 
-/// What one condition came to. Shares are of the run alone, of the same block; medians over accepted blocks.
+/// Result of one condition. Shares refer to the run alone in the same block, and are medians over the accepted blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
     /// The condition that the row is about.
     #[serde(flatten)]
     pub condition: Condition,
-    /// Time alone, in ns.
+    /// Time of the program alone, in ns.
     pub alone_ns: f64,
-    /// By what share the run is longer where the others only spin.
+    /// By how much the run is longer if the others only spin, as a share.
     pub control: f64,
-    /// By what share it is longer with the others: what [Kim2013, Figure 3] shows.
+    /// By how much the run is longer if the others work, as a share, as in [Kim2013, Figure 3].
     pub together: f64,
-    /// The [effect](Effect) of the others' work, as a share: the part of caches and memory.
+    /// The [effect](Effect) of the others' work through caches and memory, as a share.
     pub interference: f64,
-    /// Its 95 % confidence interval; `None` for fewer than six blocks, and in files of earlier versions.
+    /// 95 % confidence interval of the effect; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    /// Probability of interference as strong without an effect, corrected for all conditions that were measured together. `None` in files of
+    /// Probability of interference at least as strong without an effect, corrected for all conditions that were measured together. `None` in files of
     /// earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<f64>,
     /// Requests to each of [`Interference::counted`], over the accepted blocks in which all runs were counted. Empty without counters.
     #[serde(default, alias = "asked", skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<Requests>,
-    /// Blocks run.
+    /// Number of blocks run.
     pub blocks: u64,
-    /// Accepted blocks.
+    /// Number of accepted blocks.
     pub blocks_quiet: u64,
-    /// Accepted blocks in which a co-runner had ended before the program. Where there are any, the interference is at least what is said.
+    /// Number of accepted blocks in which a co-runner had ended before the program. If it is not 0, the interference is a lower bound.
     #[serde(default)]
     pub blocks_censored: u64,
 }
 
-/// Hits and misses of a program in a cache level alone, where the others spin, and with them: medians.
+/// Median hits and misses of a program in a cache level: alone, while the others spin, and while they work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Requests {
-    /// Requests whose line was there.
+    /// Number of requests that hit.
     pub hits: [f64; 3],
-    /// Requests whose line was not.
+    /// Number of requests that missed.
     pub misses: [f64; 3],
 }
 
@@ -106,53 +106,53 @@ pub fn change([alone, _, together]: [f64; 3]) -> Option<f64> {
 /// A cache level whose hits and misses are counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Counted {
-    /// Its name.
+    /// Name of the level.
     pub level: String,
     /// The counter events that count requests, by their names in the processor's manual.
     pub accesses: Vec<String>,
-    /// What of that counts as a miss.
+    /// Those of the events that count misses.
     pub misses: Vec<String>,
 }
 
-/// How a cache is divided among the programs.
+/// A cache that is divided among the programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Divided {
-    /// By what.
+    /// Method of dividing it.
     pub by: Partitioning,
-    /// Which level.
+    /// Number of the level.
     pub level: u8,
-    /// Colors or ways of that level.
+    /// Number of colors or ways of the level.
     pub count: u32,
-    /// Those of each program.
+    /// Colors or ways of each program.
     pub shares: Vec<Vec<u32>>,
 }
 
 /// A program of the experiment, and how many of its pages had its colors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Program {
-    /// Its command line.
+    /// Command line of the program.
     pub command: String,
-    /// Smallest share of its resident pages that had its colors when a run with colors began.
+    /// Smallest share of its resident pages that were on color at the begin of a run with colors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<f64>,
 }
 
-/// The experiment.
+/// Result of the experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interference {
-    /// The modeled machine, where nothing was measured.
+    /// Name of the modeled machine, if the experiment was simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modeled: Option<String>,
-    /// What was expected beforehand, in sentences.
+    /// Effects that were expected beforehand, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expected: Vec<String>,
-    /// Caches whose parts programs had.
+    /// Caches that were divided among the programs.
     pub divided: Vec<Divided>,
-    /// The programs.
+    /// Programs of the experiment.
     pub programs: Vec<Program>,
-    /// Levels counted, innermost first; none without counters.
+    /// Levels whose requests were counted, innermost first; empty without counters.
     pub counted: Vec<Counted>,
-    /// Every condition.
+    /// Results of all conditions.
     pub rows: Vec<Row>,
 }
 
@@ -172,7 +172,7 @@ pub fn conclude(blocks: &[Block<Condition>]) -> Vec<Row> {
     corrected(accept(blocks, &JUDGED).iter().filter_map(row).collect(), |row| &mut row.p)
 }
 
-/// Returns the row that the accepted blocks of a condition give; `None` if there are none.
+/// Returns the row that follows from the accepted blocks of a condition; `None` if no block was accepted.
 fn row(accepted: &Accepted<'_, Condition>) -> Option<Row> {
     let longer = |arm| -> Vec<f64> {
         let share = |block: &&Block<Condition>| block.median(arm, cpu) / block.median(Arm::Reference, cpu) - 1.0;
@@ -240,7 +240,8 @@ impl Interference {
         (self.modeled.is_some() || significant) && row.interference > 0.0
     }
 
-    /// Returns the row with the strongest significant interference among programs that share the whole cache; `None` if there is none.
+    /// Returns the row with the strongest significant interference among programs that share the whole cache; `None` if no interference is
+    /// significant.
     pub fn worst(&self, sharing: Sharing) -> Option<&Row> {
         let open = |row: &&Row| row.condition.sharing == sharing && row.condition.partitioning == Partitioning::None;
         let open = self.rows.iter().filter(open);

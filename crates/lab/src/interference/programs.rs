@@ -59,7 +59,7 @@ pub struct Setup {
     pub warm_up: Ns,
     /// Greatest time from a program's mark to its end when it runs alone.
     pub limit: Ns,
-    /// Whether programs may have real-time priorities. Time slices need them.
+    /// Whether programs may have real-time priorities, which time slices need.
     pub realtime: bool,
     /// For each program, the file by which it joins the resource group that has its cache ways; empty without ways.
     pub joins: Vec<PathBuf>,
@@ -68,7 +68,7 @@ pub struct Setup {
 }
 
 /// Moves the pages of a program, given by its index, to its colors.
-pub type Place<'a> = dyn FnMut(usize, Pid) -> Result<(), RecolorError> + 'a;
+pub type MoveToColors<'a> = dyn FnMut(usize, Pid) -> Result<(), RecolorError> + 'a;
 
 /// Returns the conditions that can be measured. `beside` lists the co-runners of each program, and `others` is the number of CPUs for
 /// co-runners: 0 rules out inter-core conditions. Intra-core conditions, one for each of `slices`, need `realtime` priorities. Programs share
@@ -97,7 +97,7 @@ pub fn conditions(
 /// The experiment. The calling thread has to run on the CPU of the setup, with a real-time priority if the programs get one.
 pub struct Programs<'s, 'p> {
     setup: &'s Setup,
-    place: &'p mut Place<'p>,
+    place: &'p mut MoveToColors<'p>,
     /// For each program, the time of a run alone; `None` until it is known, and always for programs that are only co-runners.
     lengths: Vec<Option<Ns>>,
     /// The measured program of this block; `None` if release messages do not start its jobs.
@@ -112,7 +112,7 @@ pub struct Programs<'s, 'p> {
 
 impl<'s, 'p> Programs<'s, 'p> {
     /// Returns the experiment of `setup`; `place` moves its programs to their colors.
-    pub fn new(setup: &'s Setup, place: &'p mut Place<'p>) -> Programs<'s, 'p> {
+    pub fn new(setup: &'s Setup, place: &'p mut MoveToColors<'p>) -> Programs<'s, 'p> {
         let programs = setup.programs.len();
         let (lengths, failed) = (vec![None; programs], vec![0; programs]);
         Programs { setup, place, lengths, subject: None, ready: Vec::new(), failed, failures: Vec::new() }
@@ -472,7 +472,7 @@ mod tests {
     /// Runs the experiment on shell scripts, which `place` moves to their colors if they have some by `partitioning`.
     fn tried_by<'p>(
         partitioning: Partitioning,
-        place: &'p mut Place<'p>,
+        place: &'p mut MoveToColors<'p>,
         scripts: &[&str],
         levels: &[LevelEvents],
         (warm_up, limit): (Ns, Ns),
@@ -537,8 +537,9 @@ mod tests {
             Ok(())
         };
         let script = [LOOP; 3].join("; ");
-        let tried =
-            |place: &mut Place<'_>| tried_by(Partitioning::Colors, place, &[&script, &script], &[], (WARM_UP, MINUTE));
+        let tried = |place: &mut MoveToColors<'_>| {
+            tried_by(Partitioning::Colors, place, &[&script, &script], &[], (WARM_UP, MINUTE))
+        };
         let mut starts = 0;
         let (blocks, _) = tried(&mut |_, pid| {
             starts += 1;
@@ -593,7 +594,7 @@ mod tests {
 
     #[test]
     fn a_run_that_outlasts_its_co_runners_goes_on_and_is_censored() {
-        // The 16 of the other one that stand ready last for an eighth of the run, or for all of it where their CPU is eight times as busy.
+        // The 16 replacements last for an eighth of the run, or for all of it if their CPU is eight times as busy.
         let (blocks, _) = tried(&[&[LOOP; 128].join("; "), LOOP], &[], BEGINNING, MINUTE).unwrap();
         let of_long: Vec<_> = blocks.iter().filter(|block| block.condition.program == 0).collect();
         assert_eq!(of_long.len(), 2);

@@ -42,8 +42,8 @@ pub enum Work {
     },
 }
 
-/// Coefficients of the filter in [`Work::Combined`]: with the newest input 512 words, exactly two pages of 64-bit numbers.
-/// [Liedtke1997, §5.5]
+/// Coefficients of the filter in [`Work::Combined`]. With the newest input they are 512 words, exactly two pages of 64-bit numbers. [Liedtke1997,
+/// §5.5]
 const COMBINED_TAPS: usize = 511;
 /// Number of time slices of one job of the matrix multiplication.
 const SLICES: u64 = 4;
@@ -100,7 +100,7 @@ pub struct Jobs<'a> {
     /// Memory of known colors; `None` if the machine has no colors, and then only conditions without colors are run.
     pool: Option<&'a FramePool>,
     geometry: Geometry,
-    /// Counters of level-2 and level-1 misses, in this order; `None` if there are none.
+    /// Counters of level-2 and level-1 misses, in this order; `None` if misses cannot be counted.
     counters: Option<&'a Counters>,
     /// Times of walks over canary pages; `None` if time does not tell hits from misses.
     walk_ticks: Option<WalkTicks>,

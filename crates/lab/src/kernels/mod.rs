@@ -18,94 +18,94 @@ use crate::samples::{Accepted, Arm, Block, Judged, accept};
 pub use jobs::{Jobs, Work};
 pub use section::section;
 
-/// What else happens between the jobs of a task.
+/// What happens between the jobs of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// Nothing: the co-runner only spins. Gives c_min.
+    /// The co-runner only spins. This gives c_min.
     Alone,
-    /// The task in ordinary memory; the co-runner makes every line of the cache dirty.
+    /// The task is in ordinary memory, and the co-runner makes every line of the cache dirty.
     Unpartitioned,
-    /// The task in its own colors; the co-runner makes every line of the other colors dirty.
+    /// The task is in its own colors, and the co-runner makes every line of the other colors dirty.
     Partitioned,
-    /// The task in its own colors; the co-runner dirties the other colors and reads, but never writes, other pages of the task's
-    /// colors. [Liedtke1997, §5.3]
+    /// The task is in its own colors. The co-runner makes the other colors dirty, and reads but never writes other pages of the task's colors.
+    /// [Liedtke1997, §5.3]
     SingleWriter,
 }
 
 /// One kernel at one problem size under all conditions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Experiment {
-    /// `filter`, `dct`, `fft`, `matmul` or `combined`.
+    /// Name of the kernel: `filter`, `dct`, `fft`, `matmul` or `combined`.
     pub bench: String,
-    /// The problem size, by the name of its option: `taps`, `points`, `slice_us`, `rate_hz`; written beside `bench`.
+    /// Problem size, by the name of its option: `taps`, `points`, `slice_us` or `rate_hz`. It is written beside `bench`.
     #[serde(flatten)]
     pub parameter: BTreeMap<String, u64>,
     /// Element type: `f64` or `i32`.
     pub element: String,
-    /// Memory a job touches.
+    /// Size of the memory that a job touches.
     pub working_set: Bytes,
-    /// Outcome per condition.
+    /// Outcome of each condition.
     pub conditions: BTreeMap<Condition, Outcome>,
-    /// By how many cycles own colors shorten the effect of a flood: the effect on a block unpartitioned less that on a block partitioned, paired
-    /// in the order run. `None` without both, and in files of earlier versions.
+    /// By how many cycles own colors shorten the effect of a flood: the effect in an unpartitioned block minus that in a partitioned one, paired in
+    /// the order they were run. `None` without both conditions, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain_cycles: Option<Effect>,
 }
 
-/// What was measured of kernels.
+/// Results of measuring kernels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Kernels {
-    /// Rate of the counter that all cycles are ticks of, where it is known.
+    /// Rate of the counter whose ticks are called cycles, if it is known.
     pub counter_hz: Option<u64>,
-    /// The experiments, in the order run.
+    /// Experiments, in the order they were run.
     pub experiments: Vec<Experiment>,
 }
 
-/// What jobs of one kind took, over the quiet blocks only.
+/// Times of the jobs of one kind, over the accepted blocks only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobSummary {
-    /// Jobs.
+    /// Number of jobs.
     pub n: u64,
     /// Shortest job.
     pub cycles_min: Cycles,
     /// Median job.
     pub cycles_median: Cycles,
-    /// 99 % of the jobs took at most this.
+    /// 99 % quantile of the jobs.
     pub cycles_p99: Cycles,
-    /// 99.9 % of the jobs took at most this.
+    /// 99.9 % quantile of the jobs.
     pub cycles_p999: Cycles,
-    /// Longest job. An observation, not a bound.
+    /// Longest job. This is an observation, not a bound.
     pub cycles_max: Cycles,
-    /// Median level-2 demand misses per job; `None` where there are no counters.
+    /// Median number of level-2 demand misses per job; `None` without counters.
     pub l2_misses_median: Option<f64>,
-    /// Median level-1 data misses per job; `None` where there are no counters.
+    /// Median number of level-1 data misses per job; `None` without counters.
     pub l1_misses_median: Option<f64>,
-    /// Median share (0 to 1) of the lines of canary pages, in the same colors as the task's memory, that were gone from the
-    /// colored level when the job began, by time; `None` where time cannot tell.
+    /// Median share (0 to 1) of the lines of canary pages, in the colors of the task's memory, that were evicted from the colored level when the job
+    /// began, determined by time; `None` if time does not show it.
     #[serde(default)]
     pub lost_median: Option<f64>,
 }
 
-/// One condition of an experiment.
+/// Outcome of one condition of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// Jobs that followed the co-runner's work.
     #[serde(flatten)]
     pub jobs: JobSummary,
-    /// The paired control: jobs of the same blocks that followed mere spinning for the same time.
+    /// The paired control: jobs of the same blocks that followed spinning for the same time.
     pub control: JobSummary,
-    /// Blocks run.
+    /// Number of blocks run.
     pub blocks: u64,
-    /// Blocks whose control was quiet; only these count.
+    /// Number of accepted blocks, whose control was undisturbed.
     pub blocks_quiet: u64,
     /// Colors of the task's memory; empty for ordinary memory.
     pub colors: Vec<Color>,
-    /// The longest job, its sample count and when it last rose.
+    /// Longest job, with the number of samples and the sample in which it last rose.
     pub high_water_mark: HighWaterMark,
-    /// Share of jobs (0 to 1) that took longer than each number of cycles, ascending; thinned for drawing.
+    /// Share (0 to 1) of the jobs that took longer than each number of cycles, ascending; reduced for drawing.
     pub ccdf: Vec<(Cycles, f64)>,
-    /// Time the host withheld the CPU during the blocks that count.
+    /// Steal time during the accepted blocks.
     pub steal_ns: Ns,
     /// By how many cycles a job is longer after the co-runner's work than in the control of the same block. `None` without blocks, and in files of
     /// earlier versions.
@@ -113,30 +113,30 @@ pub struct Outcome {
     pub effect_cycles: Option<Effect>,
 }
 
-/// What a job is, beside its size.
+/// Kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bench {
-    /// A digital filter: one sample per job.
+    /// A digital filter that processes one sample per job.
     Filter,
     /// A discrete cosine transform.
     Dct,
     /// A fast Fourier transform.
     Fft,
-    /// Matrix multiplication in time slices.
+    /// A matrix multiplication in time slices.
     Matmul,
-    /// Matrix multiplication interrupted by the filter.
+    /// A matrix multiplication that the filter interrupts.
     Combined,
 }
 
-/// What is measured together.
+/// Condition of a block, with the kind and the size of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct At {
-    /// What the job is.
+    /// Kind of the job.
     pub bench: Bench,
-    /// Its problem size.
+    /// Problem size of the job.
     pub size: u64,
-    /// What else happens.
+    /// What happens between jobs.
     pub condition: Condition,
 }
 

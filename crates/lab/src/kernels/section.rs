@@ -25,7 +25,7 @@ const GAIN: f64 = 1.05;
 const FLOODED: [Condition; 3] = [Condition::Unpartitioned, Condition::Partitioned, Condition::SingleWriter];
 
 /// Returns the name of a condition and the style of its line: solid, dotted and dashed as in [Liedtke1997, Figure 4].
-fn look(condition: Condition) -> (&'static str, Hue, Dash) {
+fn style(condition: Condition) -> (&'static str, Hue, Dash) {
     match condition {
         Condition::Alone => ("alone", Hue::Alone, Dash::Thin),
         Condition::Unpartitioned => ("unpartitioned", Hue::Unpartitioned, Dash::Solid),
@@ -34,7 +34,7 @@ fn look(condition: Condition) -> (&'static str, Hue, Dash) {
     }
 }
 
-/// Formats a plausible value by `text`; a dash if there is none or it is not finite and below 10^12.
+/// Formats a plausible value by `text`; a dash if it is missing, not finite, or 10^12 or more.
 fn or_dash(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
     value.filter(|value| value.abs() < 1e12).map_or(DASH.to_owned(), text)
 }
@@ -107,7 +107,7 @@ impl Reading<'_> {
 
     /// Returns why there are too few blocks or jobs to judge `condition`; `None` if there are enough.
     fn doubt(&self, condition: Condition) -> Option<String> {
-        let name = look(condition).0;
+        let name = style(condition).0;
         let Some(outcome) = self.experiment.conditions.get(&condition) else {
             return Some(format!("{name} was not run"));
         };
@@ -145,7 +145,7 @@ impl Reading<'_> {
     }
 }
 
-/// Experiments of one kernel that differ in problem size only, by ascending size.
+/// Experiments of one kernel that differ only in problem size, by ascending size.
 struct Kernel<'a>(Vec<Reading<'a>>);
 
 /// Groups the experiments by kernel, in the order of their first appearance.
@@ -255,7 +255,7 @@ fn headline(kernels: &[Kernel<'_>]) -> (Option<Standing>, String, String) {
                 format::grouped(o.jobs.n),
                 o.blocks_quiet,
                 o.blocks,
-                look(condition).0
+                style(condition).0
             )
         })
     });
@@ -287,7 +287,7 @@ fn headline(kernels: &[Kernel<'_>]) -> (Option<Standing>, String, String) {
 fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Chart {
     let overhead = |ratio: f64| (ratio - 1.0) * 100.0;
     let line = |condition| {
-        let (name, hue, dash) = look(condition);
+        let (name, hue, dash) = style(condition);
         let of = |reading: &Reading<'_>| Some((reading.size() as f64, overhead(reading.median(condition)?)));
         let marks = kernel.0.iter().filter_map(|it| Some(Mark { at: of(it)?, hollow: it.doubt(condition).is_some() }));
         Line { marks: marks.collect(), ..Line::new(name, hue, dash, kernel.0.iter().filter_map(of).collect()) }
@@ -337,7 +337,7 @@ fn exceedance_chart(clock: Clock, kernel: &Kernel<'_>, reading: &Reading<'_>) ->
     let lowest_decade = ((1.0 / most as f64).log10().floor() as i32).min(-1);
     let decades: Vec<f64> = (lowest_decade..=0).map(|decade| 10f64.powi(decade)).collect();
     let line = |(condition, outcome): &(&Condition, &Outcome)| {
-        let (name, hue, dash) = look(**condition);
+        let (name, hue, dash) = style(**condition);
         let mut corners = vec![(clock.number(outcome.jobs.cycles_min), 1.0)];
         let mut height = 1.0;
         for &(cycles, share) in &outcome.ccdf {
@@ -385,7 +385,7 @@ fn reference(clock: Clock, kernel: &Kernel<'_>) -> Vec<Vec<String>> {
             let mark = &outcome.high_water_mark;
             let exceeded = (mark.n > 0).then(|| exceedance_at(mark.n, CONFIDENCE));
             vec![
-                look(*condition).0.to_owned(),
+                style(*condition).0.to_owned(),
                 format::grouped(jobs.n),
                 or_dash(reading.median(*condition), format::significant),
                 or_dash(reading.p99(jobs), format::significant),

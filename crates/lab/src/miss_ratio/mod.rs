@@ -26,7 +26,7 @@ pub use walks::{Walks, pages_per_color};
 pub struct Condition {
     /// Number of the try, from 1.
     pub attempt: u64,
-    /// Lines of the task's loop.
+    /// Number of lines of the task's loop.
     pub lines: u64,
 }
 
@@ -51,39 +51,39 @@ const COUNTED_FITTING: f64 = 0.25;
 /// that are never used add some.
 const COUNTED_MISSING: std::ops::RangeInclusive<f64> = 0.5..=1.5;
 
-/// How a ratio was measured.
+/// Method by which a ratio was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
-    /// Counters of misses.
+    /// By counters of misses.
     Counters,
-    /// Time between that of two controls.
+    /// By time, between the times of two controls.
     Time,
 }
 
-/// A task that was executed.
+/// Result of executing a task.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Executed {
     /// Misses per access: the [estimate](Effect) over accepted blocks.
     pub miss_ratio: f64,
-    /// Its 95 % confidence interval; `None` for fewer than six blocks, and in files of earlier versions.
+    /// 95 % confidence interval of the ratio; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    /// How it was measured.
+    /// Method by which the ratio was measured.
     pub by: By,
     /// Time per access, in ns.
     pub access_ns: f64,
-    /// The same of the control that always hits.
+    /// Time per access of the control that always hits, in ns.
     pub hit_ns: f64,
-    /// The same of the control that always misses.
+    /// Time per access of the control that always misses, in ns.
     pub miss_ns: f64,
-    /// Misses per line that were counted of both controls, where there were counters: about 0 and 1 if they count what they should.
+    /// Counted misses per line of both controls, if counters were used: about 0 and 1 if the counters are right.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<[f64; 2]>,
-    /// Blocks run.
+    /// Number of blocks run.
     #[serde(alias = "turns")]
     pub blocks: u64,
-    /// Accepted blocks.
+    /// Number of accepted blocks.
     #[serde(alias = "turns_quiet")]
     pub blocks_quiet: u64,
 }
@@ -128,46 +128,45 @@ pub fn conclude(task: &Task, blocks: &[Block<Condition>]) -> Option<Executed> {
 /// The ratio on a modeled machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Modeled {
-    /// The machine.
+    /// Name of the machine.
     pub machine: String,
-    /// How the level replaces lines.
+    /// Replacement policy of the level.
     pub policy: String,
     /// Misses per access.
     pub miss_ratio: f64,
 }
 
-/// A task with a set miss ratio: predicted, and what came of it.
+/// A task with a set miss ratio: predictions and results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// Cache level.
+    /// Cache level in which the task should miss.
     pub level: u8,
-    /// Page colors that the level has by its size; 1 where it has none.
+    /// Number of page colors of the level by its size; 1 if it has no colors.
     pub colors: u32,
-    /// By what the ratio is set.
+    /// Kind of locality that sets the ratio.
     pub locality: Locality,
-    /// Misses per access that were asked for.
+    /// Requested misses per access.
     pub asked: f64,
-    /// The task; after a search the one of its outcome.
+    /// The task; after a search, the one of its result.
     pub task: Task,
-    /// Size of its lines.
+    /// Size of its lines, in bytes.
     pub bytes: u64,
-    /// Misses per access by LRU exactly.
+    /// Misses per access by exact LRU.
     pub predicted_lru: f64,
-    /// The same by the document's straight line.
+    /// Misses per access by the straight line of the paper.
     pub predicted_straight: f64,
-    /// On a modeled machine.
+    /// Result on a modeled machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modeled: Option<Modeled>,
-    /// On the machine itself; `None` where no block was accepted.
+    /// Result on this machine; `None` if no block was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executed: Option<Executed>,
-    /// Whether the pages of the task had colors in turn. Otherwise some sets have more of its lines than others, and the prediction is for
-    /// another task.
+    /// Whether the colors of the task's pages rotate. Otherwise some sets have more of its lines than others, and the prediction is for another task.
     pub colored: bool,
-    /// Why misses were not counted, where they were not.
+    /// Reason why misses were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_counted: Option<String>,
-    /// What a search has tried, in order; the outcome is among them.
+    /// Tries of a search, in order; the result is among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<Tried>,
 }

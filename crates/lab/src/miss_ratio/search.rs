@@ -19,9 +19,9 @@ pub const TRIES: usize = 24;
 /// One try of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tried {
-    /// Lines of the loop.
+    /// Number of lines of the loop.
     pub lines: u64,
-    /// What came out.
+    /// Result of the try.
     #[serde(flatten)]
     pub executed: Executed,
 }

@@ -99,7 +99,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How the memory of a task and its controls is laid out.
+/// Layout of the memory of a task and its controls.
 struct Layout {
     pages: usize,
     colors: usize,
@@ -151,7 +151,7 @@ pub struct Walks<'a> {
     pub target: Target,
     /// The task that is executed.
     pub task: Task,
-    /// Counters of misses of the level; `None` if there are none.
+    /// Counters of misses of the level; `None` if misses cannot be counted.
     pub counters: Option<&'a Counters>,
     /// Number of the try in a search, from 1.
     pub attempt: u64,

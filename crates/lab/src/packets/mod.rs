@@ -13,48 +13,48 @@ use crate::samples::{Accepted, Arm, Block, Judged, accept};
 pub use section::section;
 pub use traffic::{Division, Sending, pages_per_color};
 
-/// Through what packets go.
+/// Path that packets take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Path {
-    /// smoltcp and a card that is memory.
+    /// smoltcp with a card in memory.
     Memory,
-    /// smoltcp and a TAP device, behind which is the kernel's UDP.
+    /// smoltcp with a TAP device, behind which is the kernel's UDP.
     Tap,
-    /// The kernel's UDP, over the loopback device.
+    /// The kernel's UDP over the loopback device.
     Kernel,
 }
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// Out. Flooded once before.
+    /// The packet is sent. The flood comes before.
     Send,
-    /// In. Flooded before the request and again before the packet is taken from the card.
+    /// The packet is received. A flood comes before the request, and another before the packet is taken from the card.
     Receive,
 }
 
-/// What floods what.
+/// Kind of flood, and use of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
-    /// All components share the cache, which is flooded by mere writing.
+    /// All components share the cache, and the flood merely writes.
     Naive,
-    /// All components share the cache, which is flooded by the pattern chosen.
+    /// All components share the cache, and the flood follows the chosen pattern.
     Flooded,
-    /// Each component has colors of its own, and that pattern floods the others.
+    /// Each component has colors of its own, and the chosen pattern floods the other colors.
     Partitioned,
 }
 
-/// What is measured together: times of different conditions are never mixed.
+/// Condition of a block. Times of different conditions are never mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
-    /// Which way.
+    /// Direction of the packet.
     pub direction: Direction,
     /// Bytes of a packet's payload.
     pub bytes: usize,
-    /// What floods what.
+    /// Kind of flood, and use of the cache.
     pub setting: Setting,
 }
 
@@ -69,57 +69,57 @@ fn total(packet: &[f64]) -> f64 {
 /// A block is not accepted if its packets after spinning are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: total, canary: None };
 
-/// What a packet costs in one condition.
+/// Cost of a packet in one condition.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// What was measured.
+    /// Condition of the measurement.
     #[serde(flatten)]
     pub condition: Condition,
     /// Median time after a flood, in ns.
     pub flooded_ns: f64,
     /// Median time of the control, in ns.
     pub control_ns: f64,
-    /// By what share of its own control a block takes longer after a flood: the effect. The clock of the core may change from block to
-    /// block; this does not.
+    /// By how much a block takes longer after a flood than its own control, as a share: the effect. Unlike times, it does not depend on the clock of
+    /// the core, which may change from block to block.
     pub overhead: f64,
-    /// Its 95 % confidence interval; `None` for fewer than six blocks, and in files of earlier versions.
+    /// 95 % confidence interval of the effect; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    /// Median time after a flood of driver, server and client, in ns.
+    /// Median times of driver, server and client after a flood, in ns.
     pub flooded_by_component_ns: [f64; 3],
-    /// The same of the control.
+    /// Median times of driver, server and client in the control, in ns.
     pub control_by_component_ns: [f64; 3],
-    /// The longest time after a flood, in ns. An observation, not a bound.
+    /// Longest time after a flood, in ns. This is an observation, not a bound.
     pub flooded_ns_max: HighWaterMark,
-    /// Blocks run.
+    /// Number of blocks run.
     pub blocks: u64,
-    /// Blocks that count.
+    /// Number of accepted blocks.
     pub blocks_quiet: u64,
 }
 
-/// The experiment on one path.
+/// Result of the experiment on one path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Net {
-    /// Through what the packets went.
+    /// Path of the packets.
     pub path: Path,
     /// Cache level that was flooded and divided.
     pub level: u8,
-    /// The flood that is compared with mere writing.
+    /// Flood that is compared with mere writing.
     pub pattern: Pattern,
-    /// Colors of driver, server, client and flooder where they are divided.
+    /// Number of colors of driver, server, client and flooder if they are divided.
     pub colors: [u32; 4],
-    /// Cycles of the counter that packets were timed by, per second: those of the processor's time stamps, as in the paper; 0 where an older file
-    /// does not tell.
+    /// Rate of the counter that packets were timed by, per second: that of the processor's time stamps, as in the paper; 0 in older files, which lack
+    /// it.
     #[serde(default)]
     pub counter_hz: u64,
-    /// Every condition, by direction, size and setting.
+    /// All conditions, by direction, size and setting.
     pub points: Vec<Point>,
 }
 
-/// What packets cost on every path.
+/// Cost of packets on every path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Packets {
-    /// The paths.
+    /// Results on the paths.
     pub paths: Vec<Net>,
 }
 

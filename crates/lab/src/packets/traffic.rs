@@ -69,7 +69,7 @@ pub struct Sending<'a> {
     pub division: Division,
     /// Payload sizes of the packets, in bytes.
     pub sizes: Vec<usize>,
-    /// The flood that is compared with mere writing.
+    /// Flood that is compared with mere writing.
     pub pattern: Pattern,
     /// Pause before each packet, so that no packet waits for the one before.
     pub gap: Ns,

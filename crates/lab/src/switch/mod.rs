@@ -16,38 +16,38 @@ use crate::samples::{Accepted, Arm, Block, Judged, Quantity, accept, corrected};
 pub use handoff::{Switching, conditions, pages_per_color};
 pub use section::section;
 
-/// By what one task lets the other go on.
+/// Means by which one task lets the other continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Means {
-    /// A word in memory that the other waits on.
+    /// A word in memory, on which the other waits.
     Futex,
     /// A byte in a pipe.
     Pipe,
-    /// A signal that the other waits for.
+    /// A signal, for which the other waits.
     Signal,
-    /// Nothing: the other's timer expires while this one computes. Only for preemptions.
+    /// No action of the task: the other's timer expires while this one computes. Only for preemptions.
     Timer,
 }
 
-/// Whether the other takes the CPU or is given it.
+/// Whether the other task takes the CPU or is given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The other has a higher priority: it takes the CPU as soon as it can run, and gives it back when it waits again.
+    /// The other task has a higher priority. It takes the CPU as soon as it can run, and gives it back when it waits again.
     Preemption,
-    /// Both have the same priority: each lets the other go on, then waits until that is done to itself.
+    /// Both tasks have the same priority. Each lets the other continue, and then waits until the other does the same.
     Switch,
 }
 
-/// What is measured together.
+/// Condition of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// Whether the CPU is taken or given.
     pub kind: Kind,
-    /// By what.
+    /// Means by which one task lets the other continue.
     pub means: Means,
-    /// Whether floods keep to colors apart from the tasks'.
+    /// Whether floods avoid the colors of the tasks.
     pub partitioned: bool,
 }
 
@@ -63,59 +63,60 @@ fn cost(handoff: &[f64]) -> f64 {
 /// A block is not accepted if its handoffs after spinning are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost, canary: None };
 
-/// What handoffs of one kind took.
+/// Times of handoffs of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
-    /// Median time there, in ns.
+    /// Median time of the switch to the other task, in ns.
     pub interrupt_ns: f64,
-    /// Median time back, in ns.
+    /// Median time of the switch back, in ns.
     pub resume_ns: f64,
-    /// Median of both together, in ns.
+    /// Median time of both switches together, in ns.
     pub cost_ns: f64,
-    /// The longest of both together. An observation, not a bound.
+    /// Longest time of both switches together. This is an observation, not a bound.
     pub cost_ns_max: HighWaterMark,
 }
 
-/// What one condition came to.
+/// Result of one condition.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
-    /// What was measured.
+    /// Condition of the measurement.
     #[serde(flatten)]
     pub condition: Condition,
-    /// Nothing came before: the direct part.
+    /// Handoffs in the best case: the direct part.
     pub best: Cost,
-    /// After spinning.
+    /// Handoffs after spinning.
     pub control: Cost,
-    /// After a flood.
+    /// Handoffs after a flood.
     pub flooded: Cost,
-    /// The cache part of the interrupt, in ns: the [effect](isochrome_model::stats::Effect) of a flood over spinning, each block against its own control.
+    /// Cache part of the interrupt, in ns: the [effect](isochrome_model::stats::Effect) of a flood compared with spinning, each block against its own
+    /// control.
     pub cache_interrupt_ns: f64,
-    /// The cache part of the resume, likewise.
+    /// Cache part of the resume, in ns, determined in the same way.
     pub cache_resume_ns: f64,
-    /// The cache part of both together, likewise.
+    /// Cache part of both together, in ns, determined in the same way.
     pub cache_ns: f64,
-    /// Its 95 % confidence interval, in ns; `None` for fewer than six blocks, and in files of earlier versions.
+    /// 95 % confidence interval of the cache part of both, in ns; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_interval_ns: Option<[f64; 2]>,
-    /// Probability of a cache part as large without an effect, corrected for all conditions that were measured together. `None` in files of earlier
-    /// versions.
+    /// Probability of a cache part at least as large without an effect, corrected for all conditions that were measured together. `None` in files of
+    /// earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<f64>,
-    /// Blocks run.
+    /// Number of blocks run.
     pub blocks: u64,
-    /// Accepted blocks.
+    /// Number of accepted blocks.
     pub blocks_quiet: u64,
 }
 
-/// The experiment.
+/// Result of the experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Switches {
     /// Cache level that is flooded.
     pub level: u8,
-    /// Colors that are left to the tasks in partitioned conditions, and of the cache; absent where colors are unknown.
+    /// Number of colors left to the tasks in partitioned conditions, and of the cache; absent if colors are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub colors: Option<[u32; 2]>,
-    /// Every condition.
+    /// Results of all conditions.
     pub rows: Vec<Row>,
 }
 

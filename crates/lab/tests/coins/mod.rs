@@ -1,4 +1,4 @@
-//! A made-up experiment: how much longer a coin takes to fall when it is thrown higher.
+//! An invented experiment: how much longer a coin takes to fall if it is thrown higher.
 
 use isochrome_lab::error::LabError;
 use isochrome_lab::runner::{Experiment, Recorder};
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 /// The coin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
-    /// What it is worth.
+    /// Value of the coin, in cents.
     pub cents: u64,
 }
 
-/// Coins that are thrown.
+/// The experiment of tossing coins.
 pub struct Coins;
 
 impl Experiment for Coins {
@@ -39,7 +39,7 @@ impl Experiment for Coins {
     }
 }
 
-/// The experiment as a report shows it.
+/// Returns the section of a report on the experiment.
 pub fn section(blocks: &[Block<Condition>]) -> Section {
     let accepted = accept(blocks, &Coins::JUDGED);
     let effects: Vec<_> =

@@ -1,4 +1,4 @@
-//! Evidence made up for the tests of the report: an imagined machine, times from simple formulas and a fixed generator.
+//! Invented evidence for the tests of the report: an imaginary machine, and times from simple formulas and a fixed generator.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use isochrome_model::machine::{self, CacheLevel, Fact, Holds, Machine, Refill, R
 use isochrome_model::stats::HighWaterMark;
 use isochrome_model::units::{Bytes, Color, CpuId, Cycles, Ns};
 
-/// Knuth's 64-bit generator: the same on every machine and in every version of every crate.
+/// Knuth's 64-bit generator, which is the same on every machine and in every version of every crate.
 struct Lcg(u64);
 
 impl Lcg {
-    /// A number from 0 up to but not including 1.
+    /// Draws a number from 0 up to but not including 1.
     fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
@@ -45,7 +45,7 @@ fn level(level: u8, holds: Holds, kib: u64, ways: u32, load_ns: Option<f64>) -> 
     }
 }
 
-/// A made-up virtual machine with two CPUs and sixteen colors.
+/// Returns an invented virtual machine with two CPUs and sixteen colors.
 pub fn machine() -> Machine {
     let mut l2 = level(2, Holds::Unified, 512, 8, Some(4.1));
     l2.refill = Some(measured(Refill { clean_ns: Ns(8_300), dirty_ns: Ns(12_900), lines: 512 }));
@@ -107,7 +107,7 @@ fn palette(lcg: &mut Lcg) -> PaletteEvidence {
     }
 }
 
-/// Jobs of about `typical` cycles with a thin tail of interruptions by the host.
+/// Draws jobs of about `typical` cycles, with a thin tail of interruptions by the host.
 fn jobs(lcg: &mut Lcg, n: u64, typical: f64, spread: f64, misses: f64, lost: f64) -> (JobSummary, Vec<(Cycles, f64)>) {
     let mut samples: Vec<u64> = (0..n)
         .map(|_| {
@@ -140,7 +140,7 @@ fn jobs(lcg: &mut Lcg, n: u64, typical: f64, spread: f64, misses: f64, lost: f64
     (summary, ccdf)
 }
 
-/// What a kernel is made of: name, its sizes, working set in bytes and cycles undisturbed at a size, misses that matter.
+/// Description of a kernel: its name, its sizes, its working set in bytes and its undisturbed cycles at a size, and the level of misses that matters.
 struct Shape {
     bench: &'static str,
     parameter: &'static str,
@@ -148,7 +148,7 @@ struct Shape {
     sizes: &'static [u64],
     working_set: fn(u64) -> u64,
     cycles: fn(u64) -> f64,
-    /// Times that the working set is lost during one job.
+    /// Number of times that the working set is lost during one job.
     losses: fn(u64) -> f64,
 }
 
@@ -264,28 +264,28 @@ fn experiment(lcg: &mut Lcg, shape: &Shape, size: u64) -> Experiment {
     }
 }
 
-/// Kernels that were measured, and evidence without them.
+/// Results of kernels, and evidence without them.
 pub struct Made {
     /// The kernels.
     pub kernels: Kernels,
-    /// The rest.
+    /// The evidence without the kernels.
     pub rest: Evidence,
 }
 
 impl Made {
-    /// All of it.
+    /// Returns the whole evidence.
     pub fn evidence(&self) -> Evidence {
         let section = kernels::section(&self.kernels, &self.rest.machine, self.rest.palette.as_ref());
         Evidence { sections: vec![section], ..self.rest.clone() }
     }
 
-    /// What came of every condition.
+    /// Returns the outcomes of all conditions.
     pub fn outcomes(&mut self) -> impl Iterator<Item = &mut Outcome> {
         self.kernels.experiments.iter_mut().flat_map(|experiment| experiment.conditions.values_mut())
     }
 }
 
-/// Evidence with everything in it.
+/// Makes evidence in which nothing is absent.
 pub fn full() -> Made {
     let lcg = &mut Lcg(1997);
     let rest = minimal();
@@ -310,7 +310,7 @@ pub fn full() -> Made {
     Made { kernels: Kernels { counter_hz: Some(2_450_000_000), experiments }, rest }
 }
 
-/// Evidence with as little in it as its type allows.
+/// Makes evidence with as little as its type allows.
 pub fn minimal() -> Evidence {
     let fingerprint = machine().fingerprint();
     let facts =

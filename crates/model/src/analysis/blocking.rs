@@ -1,15 +1,15 @@
-//! What a lower-priority task that holds a lock costs those above it.
+//! The delay that a lower-priority task with a lock causes to the tasks above it.
 //!
-//! Under the immediate priority ceiling protocol τ(i) waits for one lower-priority job at most, one that held a lock with a
-//! ceiling of at least i before the window of τ(i) began. The wait is not only time:
+//! Under the immediate priority ceiling protocol τ(i) waits for at most one lower-priority job, which took a lock with a ceiling
+//! of at least i before the window of τ(i) began. The delay is more than the time for which the lock is held:
 //!
-//! - the holder refills what it misses while it holds the lock: ω(l,n);
-//! - tasks above the ceiling preempt it, and it refills what they displaced: it joins int(j,i);
-//! - it displaces what those tasks have loaded: it joins hep(i) in ω(j,i).
+//! - the holder refills the partitions that it misses while it holds the lock: ω(l,n);
+//! - tasks above the ceiling preempt the holder, and it refills what they displaced: it joins int(j,i);
+//! - the holder displaces what those tasks have loaded: it joins hep(i) in ω(j,i).
 //!
-//! So `b(j,i)`, the tasks below i that hold a lock whose ceiling lies below j and not below i, are added to the tasks that
-//! τ(j) affects and that affect it. Where only the time is known, all tasks below i are. docs/planning.md has the equations
-//! and why they hold.
+//! So `b(j,i)`, the tasks below i that hold a lock whose ceiling lies below j and not below i, are added to the tasks that τ(j)
+//! affects and that affect τ(j). If only the blocking time is known, all tasks below i are added. docs/planning.md has the
+//! equations and their proofs.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use super::CoreTask;
 /// A task below τ(i) that may hold a lock while τ(i) waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
-    /// Its index on the core.
+    /// Index of the holder on the core.
     pub(super) task: usize,
-    /// Tasks of smaller index are above the ceiling: they preempt it while it holds the lock.
+    /// Index of the task at the ceiling. Tasks of smaller index preempt the holder while it holds the lock.
     ceiling: usize,
 }
 
@@ -33,28 +33,29 @@ struct Section {
     longest_ns: u64,
 }
 
-/// The blocking of every task of a core.
+/// Blocking of every task of a core.
 #[derive(Debug, Default)]
 pub(super) struct Blocking {
-    /// Longest time that each task waits for a lower one, its refills included, in ns.
+    /// Longest time for which each task waits for a lower one, including refills, in ns.
     pub(super) time_ns: Vec<u64>,
-    /// Ascending by task.
+    /// The locks that can block others, ascending by task.
     sections: Vec<Section>,
 }
 
 impl Blocking {
-    /// Finds the blocking times. `warm_up_ns`: what the first job of each task refills at most.
+    /// Computes the blocking times. `warm_up_ns`: the most that the first job of each task refills.
     ///
-    /// The largest over the tasks l below i of `max(longest, np(l)) + ω(l,n)` for each lock of l whose ceiling is not below
-    /// i, and of `B(i) + np(l) + ω(l,n)`. A task can also wait for its own last nonpreemptive interval, which pushes a higher
-    /// task behind the end of its previous job.
+    /// The blocking time is the largest, over the tasks l below i, of `max(longest, np(l)) + ω(l,n)` for each lock of l whose
+    /// ceiling is not below i, and of `B(i) + np(l) + ω(l,n)`. A task can also wait for its own last nonpreemptive interval,
+    /// which delays a higher task past the end of the previous job.
     pub(super) fn prepare(&mut self, core: &[CoreTask], warm_up_ns: &[u64]) {
         let Self { time_ns, sections } = self;
         find_sections(core, sections);
         time_ns.clear();
         time_ns.resize(core.len(), 0);
         let interval = |index: usize| core[index].nonpreemptive_ns.saturating_add(warm_up_ns[index]);
-        // The longest of the tasks that have a nonpreemptive interval, and of all tasks below, which may be the holder.
+        // The longest interval of the tasks that have a nonpreemptive one, and of all tasks below, any of which may be the
+        // holder.
         let (mut nonpreemptive, mut below) = (0, 0);
         for (index, task) in core.iter().enumerate().rev() {
             if task.nonpreemptive_ns > 0 {
@@ -72,7 +73,7 @@ impl Blocking {
         }
     }
 
-    /// The tasks that may hold a lock while τ(i) waits, ascending, each once.
+    /// Finds the tasks that may hold a lock while τ(i) waits, ascending, each once, and writes them to `holders`.
     pub(super) fn holders(&self, core: &[CoreTask], i: usize, holders: &mut Vec<Holder>) {
         holders.clear();
         if core[i].blocking_ns > 0 {
@@ -93,7 +94,7 @@ impl Blocking {
     }
 }
 
-/// Those of `holders` that τ(j) preempts.
+/// Returns those of `holders` that τ(j) preempts.
 pub(super) fn preempted_by(holders: &[Holder], j: usize) -> impl Iterator<Item = usize> + '_ {
     holders.iter().filter(move |holder| j < holder.ceiling).map(|holder| holder.task)
 }

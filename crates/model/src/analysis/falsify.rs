@@ -1,7 +1,7 @@
 //! Attempts to falsify the bounds: random cores, the schedules that attack them, and how close the schedules come.
 //!
-//! Times are short and partitions few, so that everything collides. The ordinary tests try some thousand cores;
-//! `cargo run --release -p isochrome-model --example falsify` tries as many as one likes.
+//! Times are short and partitions are few, so that tasks collide often. The ordinary tests try some thousand cores; `cargo run
+//! --release -p isochrome-model --example falsify` tries any number.
 
 use std::ops::Range;
 
@@ -15,16 +15,17 @@ const HORIZON_NS: u64 = 700;
 /// A random core.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The tasks as they are played, highest priority first.
+    /// The tasks to play, highest priority first.
     pub core: Vec<CoreTask>,
-    /// The same tasks as they are analyzed: some only say how long they are blocked, not by which lock.
+    /// The same tasks as the analysis gets them: some state only how long they are blocked, but not by which lock.
     pub analyzed: Vec<CoreTask>,
-    /// What is charged.
+    /// The charged costs.
     pub charges: Charges,
 }
 
 impl Case {
-    /// A core of 2 to 5 tasks on 1 to 6 partitions; about half are schedulable. `plain`: nothing but what \[Kim2013\] knows.
+    /// Draws a core of 2 to 5 tasks on 1 to 6 partitions; about half of such cores are schedulable. `plain`: uses only what
+    /// \[Kim2013\] covers.
     pub fn random(random: &mut fastrand::Rng, plain: bool) -> Case {
         let partitions = random.u32(1..=6);
         let count = random.usize(2..=5);
@@ -54,7 +55,7 @@ impl Case {
         Case { core, analyzed, charges }
     }
 
-    /// The longest responses over synchronous, sporadic, adversarial and contended releases, in ns.
+    /// Returns the longest responses of each task over synchronous, sporadic, adversarial and contended releases, in ns.
     pub fn observed(&self, random: &mut fastrand::Rng) -> Vec<u64> {
         let Self { core, charges, .. } = self;
         let mut longest = vec![0; core.len()];
@@ -91,8 +92,8 @@ fn random_task(random: &mut fastrand::Rng, count: usize, partitions: u32, plain:
     task
 }
 
-/// One lock or two, each taken by about half of the tasks. In some cores the lowest task is long, so that it can hold a lock
-/// over several jobs of the tasks above.
+/// Adds one or two locks, each taken by about half of the tasks. In some cores the lowest task is long, so that it can hold a
+/// lock over several jobs of higher tasks.
 fn take_locks(core: &mut [CoreTask], random: &mut fastrand::Rng) {
     if let Some(lowest) = core.last_mut().filter(|_| random.u8(0..3) == 0) {
         let longer = 3 * lowest.period_ns;
@@ -109,7 +110,7 @@ fn take_locks(core: &mut [CoreTask], random: &mut fastrand::Rng) {
     }
 }
 
-/// Replaces the locks by the time that each task is blocked at most.
+/// Replaces the locks of each task by the longest time for which it is blocked.
 fn forget_locks(core: &mut [CoreTask]) {
     let played = core.to_vec();
     let takes = |task: &CoreTask, lock| task.holds.iter().any(|hold| hold.lock == lock);
@@ -121,26 +122,26 @@ fn forget_locks(core: &mut [CoreTask]) {
     }
 }
 
-/// How the bounds of one analysis stand the schedules.
+/// Comparison of the bounds of one analysis with the schedules.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Cores tried.
+    /// Number of cores tried.
     pub sets: u64,
-    /// Tasks with a bound within their deadline.
+    /// Number of tasks with a bound within the deadline.
     pub bounds: u64,
-    /// Bounds that a schedule exceeded: each refutes the analysis.
+    /// Number of bounds that a schedule exceeded. Each of them refutes the analysis.
     pub exceeded: u64,
-    /// Bounds that a schedule reached exactly.
+    /// Number of bounds that a schedule reached exactly.
     pub reached: u64,
-    /// Sum over the bounds of the longest response observed, as a share of the bound.
+    /// Sum, over the bounds, of the longest observed response as a share of the bound.
     pub tightness: f64,
 }
 
-/// An attempt on one core: the seed that makes it again, and the first bound that was exceeded.
+/// A bound that was exceeded: the seed of the core, the analysis, and the task.
 pub type Exceeded = (u64, Analysis, usize);
 
-/// Tries the cores of these seeds, every second one plain. Returns a tally of every analysis but the optimistic one, and the
-/// first bounds that were exceeded.
+/// Tries the cores of these seeds, every second one plain. Returns a tally for every analysis but the optimistic one, and the
+/// bounds that were exceeded.
 pub fn falsify(seeds: Range<u64>) -> (Vec<(Analysis, Tally)>, Vec<Exceeded>) {
     let analyses = Analysis::ALL.into_iter().filter(|&analysis| analysis != Analysis::NoInterference);
     let mut tallies: Vec<(Analysis, Tally)> = analyses.map(|analysis| (analysis, Tally::default())).collect();

@@ -2,22 +2,23 @@
 
 use super::{Analysis, Charges, CoreTask, Verdict, analyze};
 
-/// Outcome of [`audsley`].
+/// Result of [`audsley`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audsley {
-    /// With these priorities (indices, highest first) all deadlines are met; re-checked by the analysis itself.
+    /// Priorities with which all deadlines are met, as indices of tasks, highest first. The analysis itself has checked them.
     Found(Vec<usize>),
-    /// None of these tasks can take the lowest priority left.
+    /// No task of those left can have the lowest priority that is left.
     Stuck {
-        /// The tasks for which no place was found.
+        /// Indices of the tasks without a priority.
         unplaced: Vec<usize>,
     },
 }
 
-/// Audsley's assignment: from the lowest priority up, any task that meets its deadline there may have it. \[Audsley1991\]
+/// Assigns priorities by Audsley's method: from the lowest priority up, any task that meets its deadline with it may have it.
+/// \[Audsley1991\]
 ///
-/// Optimal for analyses in which the order among the tasks above does not matter: `no-interference` and `ecb-only` at a
-/// cold start. In the others γ(j,i) depends on which tasks lie between, so it is a good heuristic, and only an assignment
+/// This is optimal for analyses in which the order of the tasks above does not matter: `no-interference`, and `ecb-only` at a
+/// cold start. In the others γ(j,i) depends on which tasks lie between, so the method is a good heuristic, and only an assignment
 /// that passes the whole analysis counts as found.
 pub fn audsley(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Audsley {
     let mut unplaced: Vec<usize> = (0..core.len()).collect();
@@ -32,14 +33,14 @@ pub fn audsley(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Audsl
             let tried: Vec<CoreTask> = order.chain(below).map(|&task| core[task]).collect();
             analyze(&tried, charges, analysis)[unplaced.len() - 1].verdict != Verdict::Misses
         };
-        let Some(place) = candidates.into_iter().find(fits) else { return Audsley::Stuck { unplaced } };
-        unplaced.retain(|&task| task != place);
-        lowest_first.push(place);
+        let Some(lowest) = candidates.into_iter().find(fits) else { return Audsley::Stuck { unplaced } };
+        unplaced.retain(|&task| task != lowest);
+        lowest_first.push(lowest);
     }
     lowest_first.reverse();
     let tried: Vec<CoreTask> = lowest_first.iter().map(|&task| core[task]).collect();
     match analyze(&tried, charges, analysis).iter().position(|bound| bound.verdict == Verdict::Misses) {
         None => Audsley::Found(lowest_first),
-        Some(place) => Audsley::Stuck { unplaced: vec![lowest_first[place]] },
+        Some(position) => Audsley::Stuck { unplaced: vec![lowest_first[position]] },
     }
 }

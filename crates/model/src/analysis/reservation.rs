@@ -1,26 +1,26 @@
-//! Time reserved for tasks that are scheduled by deadlines.
+//! Reservation of CPU time for tasks that are scheduled by deadlines.
 //!
-//! SCHED_DEADLINE runs each task in a constant-bandwidth server by earliest deadline first: Q ns in every period T, within D of its beginning.
-//! Where Σ Q/D ≤ 1 on a CPU (the density test, sufficient for D ≤ T), every server gives its task Q within D, whatever the others do. So a
-//! job that needs at most Q, with all cache delays, is complete by its deadline. That it needs no more is not proved here: what is
-//! reserved is what eq. 1 charges a job, which leaves out the preemption delays it suffers, and whatever is left of the CPU.
-//! [Linux, Documentation/scheduler/sched-deadline.rst, §2 and §4]
+//! SCHED_DEADLINE runs each task in a constant-bandwidth server by earliest deadline first: Q ns in every period T, within D of
+//! its beginning. If Σ Q/D ≤ 1 on a CPU (the density test, sufficient for D ≤ T), every server gives its task Q within D, no
+//! matter what the others do. So a job that needs at most Q, with all cache delays, is complete by its deadline. It is not proved
+//! here that a job needs at most Q: the reservation is what eq. 1 charges a job, without the preemption delays that it suffers,
+//! plus a share of the CPU time that is left. [Linux, Documentation/scheduler/sched-deadline.rst, §2 and §4]
 
-/// What a task needs.
+/// The reservation that a task needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Execution time of a job, in ns.
     pub time_ns: u64,
-    /// Whether no more is to be reserved, though there were room.
+    /// Whether the task gets exactly this time, even if the CPU has room for more.
     pub fixed: bool,
     /// Relative deadline, in ns, at most the period.
     pub deadline_ns: u64,
 }
 
-/// Execution time reserved for each task of a CPU, in ns, and their density Σ Q/D.
+/// Returns the execution time to reserve for each task of a CPU, in ns, and the density Σ Q/D of all reservations.
 ///
-/// What the CPU has left up to a density of `most` is dealt out in proportion to the needs. Where they need more than that, each gets what it
-/// needs, and the density says that nothing is proved.
+/// Whatever the CPU has left up to a density of `most` is distributed in proportion to the needs. If the needs exceed `most`,
+/// each task gets its need, and the density shows that nothing is proved.
 pub fn reserve(needs: &[Need], most: f64) -> (Vec<u64>, f64) {
     let density = |fixed: bool| -> f64 {
         needs.iter().filter(|need| need.fixed == fixed).map(|need| need.time_ns as f64 / need.deadline_ns as f64).sum()
@@ -29,7 +29,7 @@ pub fn reserve(needs: &[Need], most: f64) -> (Vec<u64>, f64) {
     let factor = if free > 0.0 { ((most - fixed) / free).max(1.0) } else { 1.0 };
     let runtime = |need: &Need| match need.fixed {
         true => need.time_ns,
-        // Rounded down: together they must not pass `most`.
+        // Rounded down, because their sum must not exceed `most`.
         false => ((need.time_ns as f64 * factor) as u64).clamp(need.time_ns, need.deadline_ns.max(need.time_ns)),
     };
     let reserved: Vec<u64> = needs.iter().map(runtime).collect();
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_reserved_as_it_is() {
-        // 0.25 are fixed; 0.7 are left for a density of 0.35.
+        // A density of 0.25 is fixed; 0.7 is left for a density of 0.35.
         let fixed = Need { fixed: true, ..need(250, 1000) };
         assert_eq!(reserve(&[fixed, need(350, 1000)], 0.95).0, [250, 700]);
     }
@@ -65,7 +65,7 @@ mod tests {
         let (reserved, density) = reserve(&[need(700, 1000), need(300, 1000)], 0.95);
         assert_eq!(reserved, [700, 300]);
         assert!(density > 0.95);
-        // Nor is more reserved than fits before the deadline.
+        // A reservation must also fit before the deadline.
         assert_eq!(reserve(&[need(10, 1000)], 5.0).0, [1000]);
     }
 }

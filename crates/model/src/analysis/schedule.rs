@@ -1,9 +1,10 @@
-//! The reference implementation of the analyses: plays a schedule event by event, with a cache that remembers who loaded each partition.
+//! The reference implementation of the analyses: it plays a schedule event by event, with a cache that remembers which task
+//! loaded each partition.
 //!
-//! It knows nothing of response-time equations. A job refills what it does not find, one partition after the other, Δ
-//! each; whatever runs displaces what it shares, and all of the private levels. A job that holds a lock runs at the
-//! priority of the highest task that takes it; a release interrupts whatever runs. No bound of a sound analysis is ever
-//! exceeded by any schedule played here, and each schedule shows that a bound below it would be wrong.
+//! It uses no response-time equations. A job refills the partitions that it misses, one after the other, in a time of Δ each. A
+//! running task displaces the partitions that it shares, and all of the private levels. A job that holds a lock runs at the
+//! priority of the highest task that takes it. A release interrupts any task. No schedule played here may exceed a bound of a
+//! sound analysis, and each schedule shows that a smaller bound would be wrong.
 
 use std::collections::VecDeque;
 
@@ -15,46 +16,46 @@ use crate::taskset::{PARTITIONS_MAX, PartitionSet};
 pub struct Arrival {
     /// Index of its task on the core.
     pub task: usize,
-    /// When it arrives; its response time counts from here.
+    /// Arrival of the job, from which its response time counts, in ns.
     pub arrival_ns: u64,
-    /// When it is released, at most the task's jitter later.
+    /// Release of the job, in ns, later than the arrival by at most the task's jitter.
     pub release_ns: u64,
-    /// How long it executes, at most the task's worst case.
+    /// Execution time of the job, in ns, at most the task's worst case.
     pub execution_ns: u64,
-    /// The lock it takes, if any.
+    /// Critical section of the job, if it takes a lock.
     pub section: Option<Section>,
 }
 
 /// A critical section of a job: it holds the lock while its execution passes `start_ns..start_ns + length_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// The lock, one of its task's.
+    /// The lock that is taken, one of its task's.
     pub lock: u32,
-    /// Execution before it takes the lock, in ns.
+    /// Execution time before the lock is taken, in ns.
     pub start_ns: u64,
-    /// Execution with the lock, in ns, at most what the task says of this lock.
+    /// Execution time with the lock, in ns, at most the longest that the task declares for the lock.
     pub length_ns: u64,
 }
 
-/// One stretch of a schedule, for drawing it.
+/// One interval of a schedule, for drawing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// Index of the task on the core.
     pub task: usize,
-    /// From when.
+    /// Begin of the interval, in ns.
     pub start_ns: u64,
-    /// Until when.
+    /// End of the interval, in ns.
     pub end_ns: u64,
-    /// Whether it refilled partitions rather than executed.
+    /// Whether the task refilled partitions instead of executing.
     pub refilling: bool,
 }
 
-/// What a schedule did.
+/// Outcome of playing a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// Longest response time of each task, over the jobs that completed.
     pub responses_ns: Vec<u64>,
-    /// What ran when.
+    /// The intervals in which tasks had the CPU, in order.
     pub stretches: Vec<Stretch>,
 }
 
@@ -62,21 +63,22 @@ struct Job {
     arrival_ns: u64,
     execution_ns: u64,
     started: bool,
-    /// The lock it takes.
+    /// The lock that the job takes; `None` if it takes no lock.
     held: Option<Held>,
-    /// Rest of the private levels it has yet to refill, in ns.
+    /// Time for which the job still has to refill the private levels, in ns.
     private_ns: u64,
-    /// Partitions it has yet to refill.
+    /// Partitions that the job still has to refill.
     missing: PartitionSet,
-    /// The one it was refilling last, and for how long; what is refilled stays so until somebody displaces it.
+    /// The partition that the job was refilling last, and the time spent on it. The part that was refilled stays until another
+    /// task displaces it.
     partial: Option<(u32, u64)>,
-    /// Rest of the nonpreemptive stretch it is in, once somebody waits for it.
+    /// Rest of the current nonpreemptive interval, in ns; `None` while no other task waits.
     stretch_ns: Option<u64>,
 }
 
-/// A lock of a job. It is taken and left when so much execution remains.
+/// The lock of a job. It is taken and released when the given execution time remains.
 struct Held {
-    /// Index of the highest task that takes it.
+    /// Index of the highest task that takes the lock.
     ceiling: usize,
     taken_ns: u64,
     left_ns: u64,
@@ -106,18 +108,20 @@ impl Job {
         }
     }
 
-    /// The lock it holds now.
+    /// Returns the lock that the job holds now; `None` if it holds no lock.
     fn holding(&self) -> Option<&Held> {
         let now = |held: &&Held| self.execution_ns <= held.taken_ns && self.execution_ns > held.left_ns;
         self.held.as_ref().filter(|_| self.started).filter(now)
     }
 
-    /// Priority of this job of `task`: 0 is the highest. Whoever holds a lock goes before the task at its ceiling.
+    /// Returns the priority of this job of `task`, 0 for the highest. A job that holds a lock precedes the task at the ceiling of
+    /// the lock.
     fn priority(&self, task: usize) -> (usize, bool) {
         self.holding().map_or((task, true), |held| (held.ceiling.min(task), false))
     }
 
-    /// The longest nonpreemptive interval that may begin now: one that lies within the critical section or ends before it.
+    /// Returns the longest nonpreemptive interval that may begin now, at most `most_ns`: it lies within the critical section or
+    /// ends before it.
     fn nonpreemptive_ns(&self, most_ns: u64) -> u64 {
         match &self.held {
             Some(held) if self.holding().is_some() => most_ns.min(self.execution_ns - held.left_ns),
@@ -126,20 +130,20 @@ impl Job {
         }
     }
 
-    /// Execution until it ends, takes its lock or leaves it.
+    /// Returns the execution time until the job ends, takes its lock or releases it.
     fn undisturbed_ns(&self) -> u64 {
         let Some(held) = &self.held else { return self.execution_ns };
         let next = [held.taken_ns, held.left_ns].into_iter().find(|&rest| rest < self.execution_ns).unwrap_or(0);
         self.execution_ns - next
     }
 
-    /// Executes for `step` ns. `awaited`: whether a task above waits.
+    /// Executes the job for `step` ns. `awaited`: whether a higher task waits.
     fn execute(&mut self, step: u64, awaited: bool) {
         self.execution_ns -= step;
         if let Some(rest) = &mut self.stretch_ns {
             *rest -= step.min(*rest);
         }
-        // Whoever waited for the lock runs as soon as it is left.
+        // A task that waits for the lock runs as soon as it is released.
         let left = self.held.as_ref().is_some_and(|held| held.left_ns == self.execution_ns);
         if left && awaited {
             self.stretch_ns = Some(0);
@@ -149,7 +153,7 @@ impl Job {
     /// Gives the job the CPU, for the first time or again. `owned`: whether a partition still holds the data of its task.
     fn resume(&mut self, task: &CoreTask, owned: impl Fn(u32) -> bool) {
         let wanted = if self.started { &task.useful } else { &task.partitions };
-        // What was refilled and is not useful has been used already; losing it costs nothing.
+        // A part that was refilled and is not useful has been used already, so losing it costs nothing.
         self.partial = self.partial.filter(|&(partition, _)| owned(partition) || !task.useful.contains(partition));
         wanted.iter().filter(|&partition| !owned(partition)).for_each(|partition| self.missing.insert(partition));
         self.started = true;
@@ -157,7 +161,7 @@ impl Job {
     }
 }
 
-/// Partitions that one task alone uses are its own; nobody owns the others.
+/// Returns for each partition the task that owns it: a task owns the partitions that it alone uses.
 fn owners_of_unshared_partitions(core: &[CoreTask]) -> Vec<Option<usize>> {
     let mut owners = vec![None; PARTITIONS_MAX as usize];
     let used = core.iter().fold(PartitionSet::default(), |used, task| used.union(&task.partitions));
@@ -170,8 +174,8 @@ fn owners_of_unshared_partitions(core: &[CoreTask]) -> Vec<Option<usize>> {
     owners
 }
 
-/// The task that has the CPU next, if a job waits: the one of the highest priority, or the running one while it cannot be
-/// preempted.
+/// Returns the task that has the CPU next, if any job waits: the one of the highest priority, or the running one while it cannot
+/// be preempted.
 fn chosen(core: &[CoreTask], queues: &mut [VecDeque<Job>], running: Option<usize>) -> Option<usize> {
     let first = |task: usize| Some((queues[task].front()?.priority(task), task));
     let (_, highest) = (0..core.len()).filter_map(first).min()?;
@@ -182,9 +186,10 @@ fn chosen(core: &[CoreTask], queues: &mut [VecDeque<Job>], running: Option<usize
     Some(if stretch_ns > 0 { current } else { highest })
 }
 
-/// Plays `arrivals` (ascending by release) on a core, until all jobs are done or `horizon_ns` has passed.
+/// Plays `arrivals` (ascending by release) on a core until all jobs are complete or `horizon_ns` has passed.
 ///
-/// At the start, partitions of one task are warm unless `charges.cold_start`; shared ones hold nobody's data.
+/// At the start, partitions that one task alone uses are warm unless `charges.cold_start` is set. Shared partitions hold nobody's
+/// data.
 pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_ns: u64) -> Played {
     let mut owners =
         if charges.cold_start { vec![None; PARTITIONS_MAX as usize] } else { owners_of_unshared_partitions(core) };
@@ -193,7 +198,7 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
     let mut coming = arrivals.iter().peekable();
     let mut now = 0;
     let mut running: Option<usize> = None;
-    // Whose data the private levels hold, and how long interrupts still have the CPU.
+    // The task whose data the private levels hold, and the time for which interrupts still have the CPU.
     let mut resident: Option<usize> = None;
     let mut interrupted_ns: u64 = 0;
     while now < horizon_ns {
@@ -265,7 +270,7 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
     played
 }
 
-/// The first job of every task at time 0, further ones after exactly a period: the critical instant without caches.
+/// Returns a release of every task at time 0 and after each period: the critical instant without caches.
 pub fn synchronous(core: &[CoreTask], horizon_ns: u64) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     for (task, known) in core.iter().enumerate() {
@@ -280,12 +285,12 @@ pub fn synchronous(core: &[CoreTask], horizon_ns: u64) -> Vec<Arrival> {
     arrivals
 }
 
-/// Random offsets, gaps and jitter; most jobs take their worst case.
+/// Returns releases with random offsets, gaps and jitter, where most jobs take their worst case.
 pub fn sporadic(core: &[CoreTask], horizon_ns: u64, random: &mut fastrand::Rng) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     for (task, known) in core.iter().enumerate() {
         let mut arrival_ns = random.u64(0..known.period_ns);
-        // Full jitter once, none afterwards, brings two releases closest together.
+        // Full jitter once and none afterwards brings two releases closest together.
         while arrival_ns < horizon_ns {
             let jitter = if random.bool() { known.jitter_ns } else { random.u64(0..=known.jitter_ns) };
             let execution_ns = if random.u8(0..4) > 0 { known.wcet_ns } else { random.u64(1..=known.wcet_ns) };
@@ -299,8 +304,8 @@ pub fn sporadic(core: &[CoreTask], horizon_ns: u64, random: &mut fastrand::Rng) 
     arrivals
 }
 
-/// Attacks τ(target): lower tasks start first, so that its job and all above it find their partitions displaced; the
-/// tasks above are then released together with it, or one after the other to preempt as deeply as possible.
+/// Returns releases that attack τ(target). Lower tasks start first, so that its job and all higher jobs find their partitions
+/// displaced. The higher tasks are released together with it, or one after the other for the deepest preemptions.
 pub fn adversarial(core: &[CoreTask], target: usize, horizon_ns: u64, random: &mut fastrand::Rng) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     let instant =
@@ -309,7 +314,7 @@ pub fn adversarial(core: &[CoreTask], target: usize, horizon_ns: u64, random: &m
         let mut arrival_ns = match task.cmp(&target) {
             std::cmp::Ordering::Greater => random.u64(0..=instant),
             std::cmp::Ordering::Equal => instant,
-            // Each interval in which a higher task arrives lies within the execution of the one it preempts.
+            // Each interval in which a higher task arrives lies within the execution of the task that it preempts.
             std::cmp::Ordering::Less => instant + random.u64(0..=(target - task) as u64 * 3),
         };
         while arrival_ns < horizon_ns {
@@ -323,8 +328,9 @@ pub fn adversarial(core: &[CoreTask], target: usize, horizon_ns: u64, random: &m
     arrivals
 }
 
-/// Attacks τ(target) through a lock: a lower task takes one, cold, just before the target and some of the tasks above it are
-/// released; the others preempt the holder one after the other. Without such a lock the same as [`adversarial`].
+/// Returns releases that attack τ(target) through a lock. A lower task takes a lock, cold, just before the target and some higher
+/// tasks are released. The others preempt the holder one after the other. Without such a lock this does the same as
+/// [`adversarial`].
 pub fn contended(core: &[CoreTask], target: usize, horizon_ns: u64, random: &mut fastrand::Rng) -> Vec<Arrival> {
     let mut arrivals = adversarial(core, target, horizon_ns, random);
     let takes = |task: &CoreTask, lock| task.holds.iter().any(|hold| hold.lock == lock);
@@ -334,7 +340,7 @@ pub fn contended(core: &[CoreTask], target: usize, horizon_ns: u64, random: &mut
         .filter(|(_, hold)| blocks(hold.lock))
         .collect();
     let Some((holder, hold)) = random.choice(holders) else { return arrivals };
-    // Late enough for the other lower tasks to be done, and to have displaced what they can.
+    // This is late enough for the other lower tasks to complete and to displace all that they can.
     let lower = core[target + 1..].iter().map(|task| task.wcet_ns).fold(8, u64::saturating_add);
     let instant = lower.saturating_mul(3).min(horizon_ns / 2);
     let length_ns = hold.longest_ns.min(core[holder].wcet_ns);
@@ -359,7 +365,8 @@ pub fn contended(core: &[CoreTask], target: usize, horizon_ns: u64, random: &mut
     arrivals
 }
 
-/// A critical section of a job that executes for `execution_ns`: one of its task's locks, mostly as long as can be.
+/// Draws a critical section for a job that executes for `execution_ns`: one of its task's locks, in most cases held as long as
+/// possible.
 fn critical_section(task: &CoreTask, execution_ns: u64, random: &mut fastrand::Rng) -> Option<Section> {
     let hold = random.choice(task.holds.iter().collect::<Vec<_>>())?;
     let longest = hold.longest_ns.min(execution_ns);

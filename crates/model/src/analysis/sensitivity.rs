@@ -1,4 +1,4 @@
-//! How far a verdict carries: the largest Δ and execution times for which it holds, and where bounds jump.
+//! Sensitivity of a verdict: the largest Δ and execution times for which it holds, and the refill times at which bounds jump.
 
 use std::ops::RangeInclusive;
 
@@ -8,19 +8,19 @@ use serde::Serialize;
 use super::{Analysis, Charges, CoreTask, Workspace, responses, schedulable};
 use crate::taskset::{TIME_MAX_NS, scale_up};
 
-/// How far something can be changed while all deadlines hold.
+/// How far a value can be changed while all deadlines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Up to this value and no further.
+    /// The largest value with which all deadlines hold.
     Most(u64),
-    /// As far as one likes.
+    /// All deadlines hold with any value.
     Unlimited,
-    /// Not even the least value helps.
+    /// Deadlines are missed even with the smallest value.
     Hopeless,
 }
 
-/// The largest refill time Δ, in ns, for which every deadline of the core holds.
+/// Returns the largest refill time Δ, in ns, with which every deadline of the core holds.
 pub fn largest_refill(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Change {
     let mut workspace = Workspace::default();
     last_that_holds(0, TIME_MAX_NS, |refill_ns| {
@@ -28,18 +28,19 @@ pub fn largest_refill(core: &[CoreTask], charges: Charges, analysis: Analysis) -
     })
 }
 
-/// The largest factor, in millionths, by which all execution times can be multiplied while every deadline holds.
+/// Returns the largest factor, in millionths, by which all execution times can be multiplied while every deadline holds.
 pub fn largest_scale_ppm(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Change {
     let mut workspace = Workspace::default();
     last_that_holds(1, TIME_MAX_NS, |ppm| schedulable(&scaled(core, ppm), charges, analysis, &mut workspace))
 }
 
-/// The tasks with execution times multiplied by `ppm` millionths, rounded up.
+/// Returns the tasks with execution times multiplied by `ppm` millionths, rounded up.
 pub fn scaled(core: &[CoreTask], ppm: u64) -> Vec<CoreTask> {
     core.iter().map(|task| CoreTask { wcet_ns: scale_up(task.wcet_ns, ppm, 1_000_000), ..*task }).collect()
 }
 
-/// The last value of `least..=most` for which `holds`, which must not hold again once it has failed.
+/// Returns the last value of `least..=most` for which `holds` returns true. Once `holds` has returned false, it must do so for
+/// all larger values.
 pub fn last_that_holds(least: u64, most: u64, mut holds: impl FnMut(u64) -> bool) -> Change {
     if !holds(least) {
         return Change::Hopeless;
@@ -55,18 +56,18 @@ pub fn last_that_holds(least: u64, most: u64, mut holds: impl FnMut(u64) -> bool
     Change::Most(good)
 }
 
-/// A refill time at which a bound jumps by more than the refills themselves: a window passes one more release.
+/// A refill time at which a bound jumps by more than the refills themselves, because the window includes one more release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Break {
-    /// The last Δ before the jump, in ns.
+    /// The last refill time before the jump, in ns.
     pub last_ns: u64,
-    /// The bound there.
+    /// The bound with that refill time.
     pub response_before_ns: Option<u64>,
-    /// The bound at a Δ 1 ns longer; `None` past the deadline.
+    /// The bound with a refill time that is 1 ns longer; `None` if it exceeds the deadline.
     pub response_after_ns: Option<u64>,
 }
 
-/// The values of Δ within `range` at which the bound of `task` jumps into a further preemption, ascending.
+/// Returns the refill times within `range` at which the bound of `task` jumps because of a further preemption, ascending.
 pub fn refill_breaks(
     core: &[CoreTask],
     charges: Charges,
@@ -78,7 +79,7 @@ pub fn refill_breaks(
     let mut at = move |refill_ns| {
         let response = responses(core, Charges { refill_ns, ..charges }, analysis, &mut workspace).nth(task);
         let response = response.and_then(super::Verdict::response_ns);
-        // Higher-priority jobs in the window; `None` once the deadline has passed.
+        // Number of higher-priority jobs in the window; `None` once the deadline has passed.
         let above = core.iter().take(task);
         let jobs = response.map(|response| {
             let window = response - core[task].jitter_ns;

@@ -1,4 +1,4 @@
-//! The paper's numbers, and the analyses against the schedules of the reference implementation.
+//! Tests against the numbers of the paper, and against the schedules of the reference implementation.
 
 use super::falsify::Case;
 use super::schedule::{adversarial, play, sporadic, synchronous};
@@ -20,12 +20,12 @@ fn responses_of(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Vec<
     analyze(core, charges, analysis).iter().map(|bound| bound.verdict.response_ns()).collect()
 }
 
-/// [Kim2013, Figure 6].
+/// The worked example of [Kim2013, Figure 6].
 fn worked_example(unit: u64) -> Vec<CoreTask> {
     [&[1, 2][..], &[1], &[2]].map(|set| core_task(2 * unit, 12 * unit, set)).to_vec()
 }
 
-/// [Kim2013, Table 2]: C in ns, periods of Table 1.
+/// The tasks of [Kim2013, Table 2]: C in ns, with the periods of Table 1.
 pub(crate) fn table_2() -> Vec<CoreTask> {
     vec![
         core_task(11_940_000, 40_000_000, &[1, 2, 3, 4, 5, 6, 7, 8]),
@@ -87,7 +87,7 @@ fn no_execution_of_table_2_exceeds_its_bounds_and_some_exceed_the_estimates_with
     }
     for (task, &longest) in longest.iter().enumerate() {
         assert!(Some(longest) <= bounds[task], "task {task}: {longest}");
-        // As measured by the paper: without the cache delays the estimate is optimistic.
+        // The paper measured the same: without the cache delays the estimate is optimistic.
         assert!(Some(longest) > estimates[task], "task {task}: {longest}");
     }
 }
@@ -121,8 +121,8 @@ fn table_2_jumps_into_a_further_preemption_just_above_a_refill_of_1_09_us() {
 
 #[test]
 fn altmeyers_families_match_hand_calculation() {
-    // Three tasks, Δ = 1, long periods: one job of each in every window, so γ is all that differs.
-    //   S(1) = {1,2,3,4}, useful {1}; S(2) = {3,4,5}, useful {3,4}; S(3) = {1,2,5,6}, useful {1,5}.
+    // Three tasks, Δ = 1, long periods: every window has one job of each task, so only γ differs. S(1) = {1,2,3,4}, useful {1};
+    // S(2) = {3,4,5}, useful {3,4}; S(3) = {1,2,5,6}, useful {1,5}.
     let mut core =
         [core_task(10, 1000, &[1, 2, 3, 4]), core_task(10, 1000, &[3, 4, 5]), core_task(10, 1000, &[1, 2, 5, 6])];
     core[0].useful = [1].into_iter().collect();
@@ -139,7 +139,7 @@ fn altmeyers_families_match_hand_calculation() {
     assert_eq!(gamma(Analysis::EcbUnion), 4);
     // [Kim2013] takes all partitions as useful: {1,2,3,4} ∩ {1,2,3,4,5,6} = 4; {3,4,5} ∩ {1,2,5,6} = 1.
     assert_eq!(gamma(Analysis::Kim2013), 5);
-    // One job each: nothing to be gained by counting them together.
+    // With one job of each task, counting them together gains nothing.
     assert_eq!(gamma(Analysis::UcbUnionMultiset), 4);
     assert_eq!(gamma(Analysis::EcbUnionMultiset), 4);
     assert_eq!(gamma(Analysis::CombinedMultiset), 4);
@@ -176,20 +176,20 @@ fn times_near_the_largest_are_answered_not_wrapped() {
     }
 }
 
-/// A random core as it is analyzed.
+/// Returns a random core as the analysis gets it.
 fn random_core(random: &mut fastrand::Rng, plain: bool) -> (Vec<CoreTask>, Charges) {
     let Case { analyzed, charges, .. } = Case::random(random, plain);
     (analyzed, charges)
 }
 
-/// Random cores for every property that is claimed of all.
+/// Number of random cores on which every general property is tested.
 const SETS: u64 = 10_000;
 
 #[test]
 fn no_schedule_exceeds_any_bound() {
     let (tallies, exceeded) = falsify::falsify(0..SETS);
     assert_eq!(exceeded, []);
-    // The schedules are no pushovers: a good part of the bounds is attained exactly.
+    // The schedules are demanding: they attain many of the bounds exactly.
     let bounds: u64 = tallies.iter().map(|(_, tally)| tally.bounds).sum();
     let reached: u64 = tallies.iter().map(|(_, tally)| tally.reached).sum();
     assert!(bounds > 100_000 && reached > bounds / 5, "{reached} of {bounds} bounds attained");
@@ -217,8 +217,8 @@ fn the_families_are_ordered_as_theory_says() {
                 (&both, &union_m),
                 (&both, &ecb_union_m),
             ];
-            for (place, (smaller, larger)) in pairs.into_iter().enumerate() {
-                assert!(no_later(smaller[i], larger[i]), "seed {seed}, task {i}, pair {place}: {smaller:?} {larger:?}");
+            for (pair, (smaller, larger)) in pairs.into_iter().enumerate() {
+                assert!(no_later(smaller[i], larger[i]), "seed {seed}, task {i}, pair {pair}: {smaller:?} {larger:?}");
             }
             if seed % 2 == 0 {
                 assert_eq!(kim[i], union[i], "with every partition useful, [Kim2013] is UCB-union");
@@ -336,7 +336,7 @@ fn audsley_misses_no_order_that_meets_every_deadline_without_cache_delays() {
         let mut any = false;
         for code in 0..core.len().pow(core.len() as u32) {
             let order: Vec<usize> =
-                (0..core.len()).map(|place| code / core.len().pow(place as u32) % core.len()).collect();
+                (0..core.len()).map(|index| code / core.len().pow(index as u32) % core.len()).collect();
             if (0..core.len()).all(|task| order.contains(&task)) {
                 let tried: Vec<CoreTask> = order.iter().map(|&task| core[task]).collect();
                 any |= schedulable(&tried, charges, Analysis::NoInterference, &mut Workspace::default());
@@ -356,7 +356,7 @@ fn the_largest_refill_and_the_largest_scale_are_the_last_that_hold() {
     assert!(holds(&core, delta) && !holds(&core, delta + 1));
     let Change::Most(ppm) = sensitivity::largest_scale_ppm(&core, refill(DELTA), Analysis::Kim2013) else { panic!() };
     assert!(holds(&sensitivity::scaled(&core, ppm), DELTA) && !holds(&sensitivity::scaled(&core, ppm + 1), DELTA));
-    // Alone, a task of C = T / 4 can grow by 4 and does not care about Δ.
+    // A task of C = T / 4 alone can grow by a factor of 4 and does not depend on Δ.
     let alone = [core_task(25, 100, &[1])];
     assert_eq!(sensitivity::largest_scale_ppm(&alone, refill(7), Analysis::Kim2013), Change::Most(4_000_000));
     assert_eq!(sensitivity::largest_refill(&alone, refill(7), Analysis::Kim2013), Change::Unlimited);

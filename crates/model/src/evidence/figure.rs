@@ -1,4 +1,4 @@
-//! Figures as data: what is drawn, on which axes. How it looks is for the report.
+//! Figures as data: what is drawn, on which axes. The report decides how it looks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use super::format;
 use crate::geometry::Geometry;
 use crate::units::Color;
 
-/// Something to draw.
+/// A drawing in a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
@@ -15,60 +15,60 @@ pub enum Figure {
     Chart(Chart),
     /// Horizontal bars.
     Bars(Bars),
-    /// Changes to both sides of none.
+    /// Bars for increases and decreases, to the right and left of zero.
     Changes(Changes),
-    /// What happened over time, one track below the other.
+    /// Events over time, in tracks below each other.
     Tracks(Tracks),
-    /// A cache by colors and ways.
+    /// A cache, drawn by colors and ways.
     Cache(CacheMap),
 }
 
-/// What a line or a bar stands for; the style sheet gives each its color.
+/// The meaning of a line or a bar, to which the style sheet assigns a color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hue {
-    /// The reference: undisturbed, in theory.
+    /// The reference: undisturbed, or in theory.
     Alone,
-    /// Everything is shared.
+    /// Tasks share the whole cache.
     Unpartitioned,
-    /// Own colors.
+    /// The task has colors of its own.
     Partitioned,
-    /// Own colors that others read.
+    /// The task has colors of its own that others may read.
     SingleWriter,
-    /// Own ways.
+    /// The task has cache ways of its own.
     ByWays,
-    /// Nothing of these.
+    /// None of the other meanings.
     Ink,
 }
 
-/// How a line is broken, so that lines differ without color.
+/// Dash style of a line, which distinguishes lines without color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dash {
-    /// Unbroken.
+    /// A solid line.
     Solid,
     /// Round dots.
     Dotted,
     /// Long dashes.
     Dashed,
-    /// Unbroken and thin: for the reference.
+    /// A thin solid line, for the reference.
     Thin,
 }
 
 /// One axis of a chart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Axis {
-    /// What it measures, with its unit.
+    /// Measured quantity, with its unit.
     pub label: String,
-    /// Whether it is logarithmic.
+    /// Whether the axis is logarithmic.
     pub log: bool,
-    /// Where it begins and ends.
+    /// First and last value of the axis.
     pub range: [f64; 2],
-    /// Values that are named, with their names.
+    /// Values with a label, each with its text.
     pub ticks: Vec<(f64, String)>,
 }
 
-/// Smallest and largest finite number among `values`; 0 and 1 when there is none.
+/// Returns the smallest and the largest finite number among `values`; 0 and 1 if no number is finite.
 pub fn extent(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let finite = values.into_iter().filter(|v| v.is_finite());
     let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
@@ -76,7 +76,7 @@ pub fn extent(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
 }
 
 impl Axis {
-    /// Linear axis from `low` to `high`, about five ticks at round numbers, written by `text`.
+    /// Returns a linear axis from `low` to `high`, with about five ticks at round numbers. `text` formats their labels.
     pub fn linear(label: &str, (low, high): (f64, f64), text: impl Fn(f64) -> String) -> Axis {
         let high = if high > low { high } else { low + low.abs().max(1.0) };
         let step = round_step((high - low) / 4.5);
@@ -84,15 +84,15 @@ impl Axis {
         Axis { label: label.to_owned(), log: false, range: [low, high], ticks }
     }
 
-    /// As [`Axis::linear`], lengthened to the next tick at both ends.
+    /// Does the same as [`Axis::linear`], but extends both ends to the next tick.
     pub fn linear_rounded(label: &str, (low, high): (f64, f64), text: impl Fn(f64) -> String) -> Axis {
         let high = if high > low { high } else { low + low.abs().max(1.0) };
         let step = round_step((high - low) / 4.5);
         Axis::linear(label, ((low / step).floor() * step, (high / step).ceil() * step), text)
     }
 
-    /// Logarithmic axis from `low` to `high`, both positive; ticks at powers of ten, between them at 2 and 5 when the axis
-    /// is short.
+    /// Returns a logarithmic axis from `low` to `high`, both positive, with ticks at powers of ten, and between them at 2 and 5
+    /// if the axis is short.
     pub fn log(label: &str, (low, high): (f64, f64), text: impl Fn(f64) -> String) -> Axis {
         let low = low.max(f64::MIN_POSITIVE);
         let high = if high > low { high } else { low * 10.0 };
@@ -107,32 +107,32 @@ impl Axis {
         Axis { label: label.to_owned(), log: true, range: [low, high], ticks }
     }
 
-    /// Ticks at exactly these values instead.
+    /// Returns this axis with ticks at exactly these values.
     pub fn with_ticks(mut self, values: &[f64], text: impl Fn(f64) -> String) -> Axis {
         self.ticks = values.iter().map(|&value| (value, text(value))).collect();
         self
     }
 
-    /// Where `value` lies on the axis, 0 to 1; `None` outside.
-    pub fn place(&self, value: f64) -> Option<f64> {
+    /// Returns the position of `value` on the axis, 0 to 1; `None` outside the axis.
+    pub fn position(&self, value: f64) -> Option<f64> {
         let [low, high] = self.range;
-        let place = match self.log {
+        let position = match self.log {
             false => (value - low) / (high - low),
             true if value > 0.0 => (value / low).ln() / (high / low).ln(),
             true => return None,
         };
-        (-1e-6..=1.000_001).contains(&place).then_some(place)
+        (-1e-6..=1.000_001).contains(&position).then_some(position)
     }
 }
 
-/// The round number nearest above `rough`: 1, 2, 2.5 or 5 times a power of ten.
+/// Returns the smallest round number that is at least `rough`: 1, 2, 2.5 or 5 times a power of ten.
 fn round_step(rough: f64) -> f64 {
     let power = 10f64.powf(rough.log10().floor());
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|digit| digit * power);
     steps.into_iter().find(|&step| step >= rough).unwrap_or(10.0 * power)
 }
 
-/// Multiples of `step` from `low` to `high`; at most a hundred, whatever the arguments.
+/// Returns the multiples of `step` from `low` to `high`, at most a hundred whatever the arguments are.
 fn multiples(low: f64, high: f64, step: f64) -> impl Iterator<Item = f64> {
     let first = (low / step - 1e-6).ceil();
     (0..100).map(move |i| (first + f64::from(i)) * step).take_while(move |&value| value <= high + step * 1e-6)
@@ -141,66 +141,66 @@ fn multiples(low: f64, high: f64, step: f64) -> impl Iterator<Item = f64> {
 /// A measured point on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mark {
-    /// Where it lies.
+    /// Coordinates of the point.
     pub at: (f64, f64),
-    /// Drawn hollow: not enough stands behind it.
+    /// Whether the mark is hollow, which means that too few samples support the point.
     pub hollow: bool,
 }
 
 /// One line of a chart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Line {
-    /// Its name, written at its end; nothing where it is empty.
+    /// Name of the line, which is written at its end; may be empty.
     pub name: String,
-    /// What it stands for.
+    /// Meaning of the line.
     pub hue: Hue,
-    /// How it is broken.
+    /// Dash style of the line.
     pub dash: Dash,
-    /// Its corners (x, y). Points off the axes are left out.
+    /// Corners (x, y) of the line. Points outside the axes are left out.
     pub points: Vec<(f64, f64)>,
-    /// Points to mark.
+    /// Points with a mark.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
-    /// Spread around it: (x, lowest y, highest y); empty for none.
+    /// Band around the line: (x, lowest y, highest y); empty for no band.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub band: Vec<(f64, f64, f64)>,
 }
 
 impl Line {
-    /// One without marks and without a spread.
+    /// Returns a line without marks and without a band.
     pub fn new(name: &str, hue: Hue, dash: Dash, points: Vec<(f64, f64)>) -> Line {
         // JSON has no numbers but finite ones.
         let points = points.into_iter().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
         Line { name: name.to_owned(), hue, dash, points, marks: Vec::new(), band: Vec::new() }
     }
 
-    /// With a mark at every point.
+    /// Returns this line with a mark at every point.
     pub fn marked(mut self) -> Line {
         self.marks = self.points.iter().map(|&at| Mark { at, hollow: false }).collect();
         self
     }
 }
 
-/// Lines over two axes.
+/// A line chart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Chart {
-    /// What it shows, in a few words; for those who do not see it.
+    /// Title of the chart, for screen readers.
     pub title: String,
-    /// What is to be seen in it, in a sentence; for those who do not see it.
+    /// Description of the chart in a sentence, for screen readers.
     pub description: String,
     /// Horizontal axis.
     pub x: Axis,
     /// Vertical axis.
     pub y: Axis,
-    /// Lines, drawn in this order, whose names are written at their ends.
+    /// Lines, drawn in this order. Their names are written at their ends.
     pub lines: Vec<Line>,
-    /// Vertical rules: x and what is there.
+    /// Vertical rules, each with its x and its label.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<(f64, String)>,
 }
 
 impl Chart {
-    /// A chart on linear axes from 0, rounded, that hold all points: `x` and `y` are the labels.
+    /// Returns a chart on linear axes from 0 to a round number beyond all points. `x` and `y` are the labels.
     pub fn linear(title: &str, description: &str, [x, y]: [&str; 2], lines: Vec<Line>) -> Chart {
         let points =
             || lines.iter().flat_map(|line| line.points.iter().copied().chain(line.marks.iter().map(|it| it.at)));
@@ -221,20 +221,20 @@ impl Chart {
 /// A bar of two parts, one behind the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bar {
-    /// What the bar stands for.
+    /// Name of the bar.
     pub name: String,
-    /// Its parts; negative ones are not drawn.
+    /// Lengths of the parts; negative ones are not drawn.
     pub parts: [f64; 2],
-    /// What the second part stands for; the first is the reference.
+    /// Meaning of the second part; the first is the reference.
     pub hue: Hue,
-    /// What is written at its end.
+    /// Text at the end of the bar.
     pub text: String,
 }
 
-/// Horizontal bars below each other, drawn to one scale.
+/// Horizontal bars below each other, to one scale.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bars {
-    /// What they show.
+    /// Title of the drawing.
     pub title: String,
     /// The bars.
     pub bars: Vec<Bar>,
@@ -243,18 +243,18 @@ pub struct Bars {
 /// A change to draw.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// What it is of; empty where it is of the same as the one above.
+    /// Name of what changes; empty if it is the same as in the row above.
     pub name: String,
-    /// By what share; `None` where there is none.
+    /// The change, as a share; `None` if it is not known.
     pub share: Option<f64>,
-    /// What it stands for.
+    /// Meaning of the bar.
     pub hue: Hue,
 }
 
-/// Changes below each other, as bars to both sides of none, from half to half as much again.
+/// Changes below each other, as bars to both sides of zero, from -50 to +50 %.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Changes {
-    /// What they show.
+    /// Title of the drawing.
     pub title: String,
     /// The changes.
     pub changes: Vec<Change>,
@@ -263,50 +263,50 @@ pub struct Changes {
 /// A bar of a [`Track`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrackBar {
-    /// Where it begins and ends on the horizontal axis.
+    /// Begin and end of the bar on the horizontal axis.
     pub range: [f64; 2],
-    /// Height of what is drawn pale, 0 to 1.
+    /// Height of the pale part, 0 to 1.
     pub pale: f64,
-    /// Height of what is drawn before it, 0 to 1.
+    /// Height of the solid part, which is drawn over the pale one, 0 to 1.
     pub solid: f64,
 }
 
-/// What happened to one of several over time.
+/// Events of one task over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Track {
-    /// What it is of.
+    /// Name of the task.
     pub name: String,
-    /// What is said below its name.
+    /// Note below the name.
     pub note: String,
-    /// What it stands for.
+    /// Meaning of the bars.
     pub hue: Hue,
-    /// Its bars.
+    /// Bars of the track.
     pub bars: Vec<TrackBar>,
 }
 
-/// Tracks below each other, of one horizontal axis from 0.
+/// Tracks below each other, on one horizontal axis from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tracks {
-    /// What they show.
+    /// Title of the drawing.
     pub title: String,
-    /// What is to be seen in them, in a sentence.
+    /// Description of the drawing, in a sentence.
     pub description: String,
-    /// What the axis measures.
+    /// Label of the axis.
     pub label: String,
-    /// Where the axis ends.
+    /// Largest value on the axis.
     pub span: f64,
     /// The tracks.
     pub tracks: Vec<Track>,
 }
 
-/// A cache by colors and ways, and who may do what in it.
+/// A cache by colors and ways, and who may read or write in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheMap {
-    /// The cache.
+    /// Geometry of the cache.
     pub geometry: Geometry,
-    /// Its colors.
+    /// Number of colors of the cache.
     pub colors: u32,
-    /// Those of a task.
+    /// Colors of the task.
     pub task: Vec<Color>,
 }
 
@@ -340,9 +340,9 @@ mod tests {
     #[test]
     fn an_axis_without_extent_still_places_its_value() {
         for axis in [Axis::linear("", (3.0, 3.0), format::tick), Axis::log("", (3.0, 3.0), format::tick)] {
-            assert_eq!(axis.place(3.0), Some(0.0));
-            assert_eq!(axis.place(f64::NAN), None);
+            assert_eq!(axis.position(3.0), Some(0.0));
+            assert_eq!(axis.position(f64::NAN), None);
         }
-        assert_eq!(Axis::log("", (1.0, 10.0), format::tick).place(0.0), None);
+        assert_eq!(Axis::log("", (1.0, 10.0), format::tick).position(0.0), None);
     }
 }

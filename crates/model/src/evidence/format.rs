@@ -1,11 +1,12 @@
-//! Numbers, times and dates as the report writes them, with no-break spaces inside. What is not a finite number is written as a dash.
+//! Numbers, times and dates as the report writes them, with no-break spaces inside. Numbers that are not finite are written as a
+//! dash.
 
 use crate::units::Cycles;
 
-/// Stands for "no number".
+/// Text for a missing number.
 pub const DASH: &str = "–";
 
-/// Whole number; from five digits on in groups of three, kept on one line.
+/// Formats a whole number. From five digits on, digits are in groups of three, kept on one line.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -18,7 +19,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Three significant digits, or all the digits of the whole part: `1.12`, `33.4`, `12 345`.
+/// Formats a number with three significant digits, or with all digits of the whole part: `1.12`, `33.4`, `12 345`.
 pub fn significant(number: f64) -> String {
     match number.abs() {
         size if !size.is_finite() => DASH.to_owned(),
@@ -30,7 +31,7 @@ pub fn significant(number: f64) -> String {
     }
 }
 
-/// As [`significant`], without zeros behind the decimal point: for axis ticks.
+/// Does the same as [`significant`] without trailing zeros after the decimal point, for axis ticks.
 pub fn tick(number: f64) -> String {
     if !number.is_finite() {
         return DASH.to_owned();
@@ -42,7 +43,7 @@ pub fn tick(number: f64) -> String {
     format!("{}", (number * 1e6).round() / 1e6).replace('-', "−")
 }
 
-/// A ratio as what it adds to one: 1.5 is `+50 %`. [Liedtke1997, §5.2]
+/// Formats a ratio by what it adds to one: 1.5 is `+50 %`. [Liedtke1997, §5.2]
 pub fn overhead(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
     if !percent.is_finite() {
@@ -56,7 +57,7 @@ pub fn overhead(ratio: f64) -> String {
     }
 }
 
-/// A share (0 to 1) as a percentage.
+/// Formats a share (0 to 1) as a percentage.
 pub fn share(share: f64) -> String {
     match share * 100.0 {
         percent if !percent.is_finite() => DASH.to_owned(),
@@ -65,7 +66,7 @@ pub fn share(share: f64) -> String {
     }
 }
 
-/// A probability: `0.012`, below a thousandth `2.3 × 10⁻⁴`.
+/// Formats a probability as `0.012`, or as `2.3 × 10⁻⁴` if it is below a thousandth.
 pub fn probability(p: f64) -> String {
     if !p.is_finite() {
         return DASH.to_owned();
@@ -78,7 +79,7 @@ pub fn probability(p: f64) -> String {
     format!("{mantissa}\u{a0}×\u{a0}10{}", superscript(exponent))
 }
 
-/// A whole number in superscript digits.
+/// Formats a whole number in superscript digits.
 fn superscript(number: &str) -> String {
     const DIGITS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
     number
@@ -90,7 +91,7 @@ fn superscript(number: &str) -> String {
         .collect()
 }
 
-/// Text of a power of ten on a probability axis: `1`, `10⁻²`.
+/// Formats a power of ten for a probability axis: `1`, `10⁻²`.
 pub fn power_of_ten(value: f64) -> String {
     match value.log10().round() as i32 {
         0 => "1".to_owned(),
@@ -98,7 +99,7 @@ pub fn power_of_ten(value: f64) -> String {
     }
 }
 
-/// A time in ns, in the unit that suits it.
+/// Formats a time in ns in a suitable unit.
 pub fn nanoseconds(ns: f64) -> String {
     match ns {
         ns if !ns.is_finite() => DASH.to_owned(),
@@ -109,29 +110,29 @@ pub fn nanoseconds(ns: f64) -> String {
     }
 }
 
-/// Turns ticks of the constant-rate counter into time where its rate is known.
+/// Converts ticks of the constant-rate counter to time, if its rate is known.
 #[derive(Clone, Copy)]
 pub struct Clock {
     ticks_per_us: Option<f64>,
 }
 
 impl Clock {
-    /// A clock of `counter_hz` ticks per second, where that is known.
+    /// Returns a clock of `counter_hz` ticks per second; `None` for an unknown rate.
     pub fn of(counter_hz: Option<u64>) -> Clock {
         Clock { ticks_per_us: counter_hz.filter(|&hz| hz > 0).map(|hz| hz as f64 / 1e6) }
     }
 
-    /// Unit of [`Clock::number`]: `µs` or `cycles`.
+    /// Returns the unit of [`Clock::number`]: `µs`, or `cycles` if the rate is unknown.
     pub fn unit(&self) -> &'static str {
         if self.ticks_per_us.is_some() { "µs" } else { "cycles" }
     }
 
-    /// Time in [`Clock::unit`].
+    /// Returns the time in [`Clock::unit`].
     pub fn number(&self, cycles: Cycles) -> f64 {
         cycles.0 as f64 / self.ticks_per_us.unwrap_or(1.0)
     }
 
-    /// Time with its unit.
+    /// Formats the time with its unit.
     pub fn text(&self, cycles: Cycles) -> String {
         match self.ticks_per_us {
             Some(_) => nanoseconds(self.number(cycles) * 1e3),
@@ -140,7 +141,7 @@ impl Clock {
     }
 }
 
-/// `2026-03-01 09:05 UTC` from seconds since 1970.
+/// Formats seconds since 1970 as `2026-03-01 09:05 UTC`.
 pub fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     // Years are counted from March so that the leap day is the last of its year; an era is 400 years.
@@ -155,7 +156,7 @@ pub fn utc(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
 }
 
-/// A p-value in words, as `p = 0.031`.
+/// Formats a p-value as `p = 0.031`.
 pub fn p_value(p: f64) -> String {
     if p < 0.001 { "p < 0.001".to_owned() } else { format!("p = {p:.3}") }
 }

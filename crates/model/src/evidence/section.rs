@@ -1,6 +1,6 @@
-//! Sections of evidence: what was concluded, in sentences, tables and figures, and the numbers behind them.
+//! Sections of evidence: conclusions in sentences, tables and figures, with the numbers behind them.
 //!
-//! A report shows sections and knows nothing else of an experiment. Numbers are those that a command prints as JSON.
+//! A report shows sections and knows nothing else of an experiment. The numbers are those that a command prints as JSON.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,36 +8,36 @@ use serde_json::Value;
 
 use super::figure::Figure;
 
-/// Whether what was to be shown was shown.
+/// Whether a requirement or an expected effect was confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It was.
+    /// It was confirmed.
     Holds,
-    /// It was not: a requirement is violated.
+    /// It was refuted: a requirement is violated.
     Violated,
-    /// It was measured, and there is no effect.
+    /// The measurement shows that there is no effect.
     NoGain,
-    /// It cannot be judged.
+    /// It cannot be decided.
     Inconclusive,
 }
 
-/// One experiment, or one run, as a report shows it.
+/// One experiment or run, as a report shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Section {
-    /// Its name, as `crpd`: unique for a kind of section.
+    /// Identifier of the kind of section, such as `crpd`.
     pub id: String,
-    /// Its heading.
+    /// Heading of the section.
     pub title: String,
-    /// Whether it shows what it was to show; `None` where nothing was to be shown.
+    /// Whether the section confirms what was to be shown; `None` if nothing was to be shown.
     pub standing: Option<Standing>,
     /// The conclusion in a sentence.
     pub headline: String,
-    /// What the conclusion rests on, in a sentence or two.
+    /// Basis of the conclusion, in a sentence or two.
     pub basis: String,
-    /// What it consists of, in order.
+    /// Parts of the section, in order.
     pub content: Vec<Content>,
-    /// Every number behind it, by name.
+    /// All numbers of the section, by name.
     pub numbers: Value,
 }
 
@@ -45,11 +45,11 @@ pub struct Section {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
-    /// A heading of its own.
+    /// A heading.
     Heading(String),
     /// A paragraph.
     Text(String),
-    /// Conclusions, a sentence each.
+    /// Conclusions, one sentence each.
     Findings(Vec<String>),
     /// A table.
     Table(Table),
@@ -57,14 +57,14 @@ pub enum Content {
     Figure(Figure),
 }
 
-/// A table. Cells are text; columns of numbers are those whose cells begin like one.
+/// A table of text cells. A column holds numbers if its cells begin like numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Table {
     /// Heads of the columns.
     pub columns: Vec<String>,
-    /// Rows, each with a cell for every column. A row with one cell alone is a heading of the rows below it.
+    /// Rows, each with a cell for every column. A row with a single cell is a heading for the rows below it.
     pub rows: Vec<Vec<String>>,
-    /// Whether it is for reference: a report folds it, a terminal does not show it.
+    /// Whether the table is for reference: a report folds it, and a terminal does not show it.
     #[serde(default)]
     pub reference: bool,
 }
@@ -79,7 +79,7 @@ impl Table {
 }
 
 impl Section {
-    /// A section about `numbers` without content yet. `headline` comes with the standing and the basis.
+    /// Returns a section about `numbers`, without content. `headline` comes with the standing and the basis.
     pub fn new(
         id: &str,
         title: &str,
@@ -92,12 +92,12 @@ impl Section {
         Section { id, title, standing, headline, basis, content: Vec::new(), numbers }
     }
 
-    /// With a heading.
+    /// Adds a heading to the section.
     pub fn heading(self, text: impl Into<String>) -> Section {
         self.with(Content::Heading(text.into()))
     }
 
-    /// With a paragraph.
+    /// Adds a paragraph to the section.
     pub fn text(self, text: impl Into<String>) -> Section {
         self.with(Content::Text(text.into()))
     }
@@ -107,12 +107,12 @@ impl Section {
         if findings.is_empty() { self } else { self.with(Content::Findings(findings)) }
     }
 
-    /// With a table; nothing where it has no rows.
+    /// Adds a table to the section; a table without rows adds nothing.
     pub fn table(self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Section {
         self.with_table(columns, rows, false)
     }
 
-    /// With a table for reference; nothing where it has no rows.
+    /// Adds a table for reference to the section; a table without rows adds nothing.
     pub fn reference(self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Section {
         self.with_table(columns, rows, true)
     }
@@ -123,7 +123,7 @@ impl Section {
         if table.rows.is_empty() { self } else { self.with(Content::Table(table)) }
     }
 
-    /// With a figure.
+    /// Adds a figure to the section.
     pub fn figure(self, figure: impl Into<Figure>) -> Section {
         self.with(Content::Figure(figure.into()))
     }
@@ -133,7 +133,7 @@ impl Section {
         self
     }
 
-    /// Its figures.
+    /// Returns the figures of the section.
     pub fn figures(&self) -> impl Iterator<Item = &Figure> {
         self.content.iter().filter_map(|content| match content {
             Content::Figure(figure) => Some(figure),
@@ -141,7 +141,7 @@ impl Section {
         })
     }
 
-    /// A section that has numbers only.
+    /// Returns a section that has numbers only.
     pub fn of_numbers(id: &str, numbers: Value) -> Section {
         Section { numbers, ..Section::new(id, "", (None, String::new(), String::new()), &()) }
     }

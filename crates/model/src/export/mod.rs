@@ -74,7 +74,7 @@ impl FromStr for Target {
     }
 }
 
-/// The cache of the machine that the plan goes to.
+/// The cache that the plan is exported for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     /// Level of the cache, 2 or 3.
@@ -108,7 +108,7 @@ pub enum ExportError {
     /// The plan is empty: no task has a core.
     #[error("the plan places no task\n  hint: the text of the plan says which task fails and what would mend it")]
     Empty,
-    /// The plan leaves tasks out.
+    /// Some tasks of the plan have no core.
     #[error("the plan has no place for {}\n  hint: export a plan that is schedulable", tasks.join(", "))]
     Unplaced {
         /// Names of the tasks without a core.
@@ -132,7 +132,7 @@ pub enum ExportError {
         /// Number of bits of the mask.
         bits: u32,
     },
-    /// The target divides a cache by ways, and what the cache takes is not known.
+    /// The target divides a cache by ways, but the rules for its masks are not known.
     #[error("{target} divides a cache by ways, and how many this one has is not known\n  hint: say how many")]
     NoWays {
         /// The target.

@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(consecutive(&[&[1, 2], &[2, 3], &[3, 1]]), None);
     }
 
-    /// All orders tried.
+    /// Whether an order exists in which all sets are consecutive, by trying all orders.
     fn has_order(sets: &[&[u32]], rest: &mut Vec<u32>, order: &mut Vec<u32>) -> bool {
         if rest.is_empty() {
             return sets.iter().all(|set| is_run(order, set));

@@ -14,19 +14,20 @@ use serde::{Deserialize, Serialize};
 use crate::geometry::Geometry;
 use crate::units::Bytes;
 
-/// The ways to flood a cache.
+/// A pattern of accesses that floods a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
-    /// Every line written, one after the other: the naive flooder of [Liedtke1997, §5.1]. ([`Flood`])
+    /// Writes every line, one after the other: the naive flooder of [Liedtke1997, §5.1]. ([`Flood`])
     Write,
-    /// Every line read, one after the other: nothing has to be written back before a refill. ([`Flood`])
+    /// Reads every line, one after the other, so that no refill has to write back a line. ([`Flood`])
     Read,
-    /// The state in which two write-backs precede each refill, where replacement is LRU. ([`DoublePurge`])
+    /// Leaves the state in which two write-backs precede each refill, if replacement is LRU. ([`DoublePurge`])
     DoublePurge,
-    /// More lines of a set written in a row than it has ways, set after set: write-backs as dense as can be. ([`Storm`])
+    /// Writes more lines of a set in a row than it has ways, set after set, for the densest write-backs. ([`Storm`])
     Storm,
-    /// Several chains of dependent loads in random order at once: as many misses under way as the core can have. ([`Chains`])
+    /// Follows several chains of dependent loads in random order at once, for as many outstanding misses as the core supports.
+    /// ([`Chains`])
     Chains,
 }
 
@@ -84,11 +85,11 @@ pub struct Access {
     pub write: bool,
 }
 
-/// A flood of the whole of a memory area, line by line: the naive flooder of [Liedtke1997, §5.1].
+/// A flood of a whole memory area, line by line: the naive flooder of [Liedtke1997, §5.1].
 ///
-/// With as many lines of a color as the cache has ways, each touched at least twice, it displaces everything else of that
-/// color under least-recently-used replacement; twice as many lines do so under the approximations in use. The patterns of
-/// Löser and Härtig [Loeser1999, §3.2] for the state in which two write-backs precede each refill are in [`DoublePurge`].
+/// With as many lines of a color as the cache has ways, each touched at least twice, it displaces everything else of that color
+/// under least-recently-used replacement; twice as many lines do so under the usual approximations. The patterns of Löser and
+/// Härtig [Loeser1999, §3.2] for the state in which two write-backs precede each refill are in [`DoublePurge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flood {
     /// Size of the area.
@@ -97,7 +98,7 @@ pub struct Flood {
     pub line_bytes: Bytes,
     /// Number of times that the area is traversed.
     pub passes: u32,
-    /// State of the lines afterwards.
+    /// State of the lines after the flood.
     pub leaves: Leaves,
 }
 
@@ -182,14 +183,14 @@ impl Chains {
     }
 }
 
-/// Two levels between which every refill can be made to cost two write-backs. [Loeser1999, §3.2]
+/// A pattern for two levels after which every refill costs two write-backs. [Loeser1999, §3.2]
 ///
-/// A following access finds neither level holding its line; the first level's victim is dirty and no longer in the second,
-/// where all lines that could make room for it are dirty, and so is the second level's own victim. That needs a first level
-/// whose lines need not be in the second, both write-back and least-recently-used.
+/// In this state an access finds its line in neither level. The victim of the first level is dirty and no longer in the second,
+/// where all lines that could make room for it are dirty, and so is the second level's own victim. This needs write-back levels
+/// with least-recently-used replacement, where a line of the first level need not be in the second.
 ///
-/// Lines are written as the paper writes them: `Ax.y.z` with z the index in the first level, y.z the index in the second and
-/// x the representative.
+/// Lines are named as in the paper: `Ax.y.z`, with z the index in the first level, y.z the index in the second, and x the
+/// representative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoublePurge {
     first: Geometry,
@@ -207,7 +208,7 @@ pub enum NoDoublePurge {
     /// The second level is inclusive.
     #[error("an inclusive second level takes its victims out of the first: the double-purge state cannot be reached")]
     InclusiveSecond,
-    /// A level is exclusive, so no line is in both.
+    /// A level is exclusive, so no line is in both levels.
     #[error("with an exclusive level every victim of the first enters the second: the pattern does not apply")]
     Exclusive,
     /// A level does not replace the least recently used line.
@@ -215,7 +216,7 @@ pub enum NoDoublePurge {
         "a level that is not replaced least recently used first follows no such pattern\n  hint: search for one and see its share"
     )]
     NotLru,
-    /// A level is written through.
+    /// A level is write-through.
     #[error("a write-through level has nothing to write back")]
     WriteThrough,
     /// The geometries do not split an address as the pattern assumes.

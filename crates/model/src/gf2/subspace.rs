@@ -1,14 +1,14 @@
-//! Subspaces of the 64-bit vectors over GF(2), and what is orthogonal to them.
+//! Subspaces of the 64-bit vectors over GF(2), and their orthogonal complements.
 
-/// A subspace of the 64-bit vectors over GF(2), as its reduced basis: each basis vector is the only one that has its
-/// own lowest bit set, and they are ordered by it. Equal subspaces have equal bases.
+/// A subspace of the 64-bit vectors over GF(2), stored as its reduced basis. Each basis vector is the only one that has its own
+/// lowest bit set, and the vectors are ordered by this bit. Equal subspaces have equal bases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subspace {
     basis: Vec<u64>,
 }
 
 impl Subspace {
-    /// Adds a vector to those that span the space. False if the space had it already.
+    /// Adds a vector to the space, and returns `false` if the space contained it already.
     pub fn insert(&mut self, vector: u64) -> bool {
         let vector = self.reduce(vector);
         if vector == 0 {
@@ -20,8 +20,8 @@ impl Subspace {
                 *other ^= vector;
             }
         }
-        let place = self.basis.partition_point(|&other| lowest(other) < lowest_bit);
-        self.basis.insert(place, vector);
+        let index = self.basis.partition_point(|&other| lowest(other) < lowest_bit);
+        self.basis.insert(index, vector);
         true
     }
 
@@ -30,22 +30,22 @@ impl Subspace {
         self.reduce(vector) == 0
     }
 
-    /// Number of dimensions.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.basis.len()
     }
 
-    /// The reduced basis, by ascending lowest bit.
+    /// Returns the reduced basis, by ascending lowest bit.
     pub fn basis(&self) -> &[u64] {
         &self.basis
     }
 
-    /// The lowest bits of the basis vectors. The values of these coordinates determine a vector of the space.
+    /// Returns the lowest bits of the basis vectors. The values of these coordinates determine a vector of the space.
     pub fn pivots(&self) -> u64 {
         self.basis.iter().fold(0, |pivots, &vector| pivots | lowest(vector))
     }
 
-    /// All vectors over the coordinates `within` that have even parity with every vector of the space.
+    /// Returns all vectors over the coordinates `within` that have even parity with every vector of the space.
     pub fn annihilator(&self, within: u64) -> Self {
         let projected: Self = self.basis.iter().map(|vector| vector & within).collect();
         let pivots = projected.pivots();
@@ -58,9 +58,10 @@ impl Subspace {
         .collect()
     }
 
-    /// A basis with the fewest set bits of all, in ascending order.
+    /// Returns a basis with the fewest set bits, in ascending order.
     ///
-    /// Tries every vector of the space, so at most 16 dimensions; beyond, it is the reduced basis.
+    /// The search tries every vector of the space, so it is made for at most 16 dimensions. Beyond, this returns the reduced
+    /// basis.
     pub fn fewest_bits_basis(&self) -> Vec<u64> {
         if self.rank() > 16 {
             return self.basis.clone();
@@ -100,12 +101,12 @@ impl FromIterator<u64> for Subspace {
     }
 }
 
-/// The lowest set bit, alone.
+/// Returns the lowest set bit alone.
 fn lowest(vector: u64) -> u64 {
     vector & vector.wrapping_neg()
 }
 
-/// The set bits one by one, lowest first.
+/// Returns the set bits one by one, lowest first.
 pub(super) fn bits(mut vector: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         let bit = lowest(vector);
@@ -120,7 +121,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// All XORs of subsets of `vectors`: the span by its definition.
+    /// Returns all XORs of subsets of `vectors`: the span by its definition.
     fn naive_span(vectors: &[u64]) -> BTreeSet<u64> {
         let xor_of = |subset: u32| {
             let chosen = vectors.iter().enumerate().filter(|(i, _)| subset >> i & 1 == 1);

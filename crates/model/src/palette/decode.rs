@@ -1,10 +1,10 @@
 //! Decides the color of a page from a sequence of eviction tests.
 //!
 //! A test touches the page, traverses the eviction sets of some colors (the *tested* colors) and sees whether the page is gone. A
-//! page of a tested color should be gone, any other page should still be there. Each result shifts the
-//! odds between the possible answers by its likelihood. The decision falls once the odds of one answer against all others
-//! together reach `(1 - error) / error`: the sequential probability ratio test of Wald (1945) for more than two hypotheses, which
-//! bounds the probability of a wrong decision by `error` as long as the assumed rates are not better than the true ones.
+//! page of a tested color should be gone, any other page should still be there. Each result shifts the odds between the possible
+//! answers by its likelihood. The page is decided once the odds of one answer against all others together reach `(1 - error) /
+//! error`: the sequential probability ratio test of Wald (1945) for more than two hypotheses, which bounds the probability of a
+//! wrong decision by `error` as long as the assumed rates are not better than the true ones.
 //!
 //! Pages that are gone whatever is traversed (because another CPU writes to them, say) have an answer of their own, so that they
 //! are not mistaken for pages of some color.
@@ -38,7 +38,7 @@ pub enum Answer {
     Unsteady,
 }
 
-/// The odds between the answers for one page.
+/// The odds of the possible answers for one page.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     /// Logarithms of the probabilities of each candidate, of no candidate, and of an unsteady page, up to a common term.
@@ -98,7 +98,7 @@ mod tests {
 
     const RATES: TestRates = TestRates { evicted: 0.85, noise: 0.02 };
 
-    /// A linear congruential generator is enough here. [Knuth1997, MMIX]
+    /// A linear congruential generator, which is good enough here. [Knuth1997, MMIX]
     struct Chance(u64);
 
     impl Chance {
@@ -112,8 +112,8 @@ mod tests {
         (0..count).map(Color).collect()
     }
 
-    /// Tests random halves of `count` candidates until the decision falls; `gone`: whether the page is gone, by which candidates were
-    /// tested.
+    /// Tests random halves of `count` candidates until there is a decision. `gone`: whether the page is gone, given which
+    /// candidates were tested.
     fn decide(count: u16, chance: &mut Chance, gone: impl Fn(&[bool], &mut Chance) -> bool) -> (Answer, usize) {
         let mut decoder = Decoder::new(usize::from(count));
         for test in 1.. {

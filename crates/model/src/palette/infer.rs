@@ -27,27 +27,27 @@ const LINEAR_AGREEMENT: f64 = 0.97;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "doubt", rename_all = "snake_case")]
 pub enum Doubt {
-    /// The geometry leads one to expect another number of colors.
+    /// The number of colors differs from the one to expect from the geometry.
     Count {
-        /// Colors found.
+        /// Number of colors found.
         found: u32,
-        /// Colors expected.
+        /// Number of colors expected.
         expected: u32,
     },
     /// Many pages have no clear color.
     Ambiguous {
-        /// Pages without a color.
+        /// Number of pages without a color.
         pages: u64,
-        /// Pages tested.
+        /// Number of pages tested.
         of: u64,
     },
-    /// A group's own set evicts too little of it, or another group's too much.
+    /// The eviction set of a group evicts too little of the group, or that of another group too much.
     Blurred {
-        /// The group tested.
+        /// Group that was tested.
         group: u32,
-        /// The group whose set was traversed.
+        /// Group whose set was traversed.
         by: u32,
-        /// Share evicted, 0 to 1.
+        /// Share that was evicted, 0 to 1.
         share: f32,
     },
 }
@@ -73,15 +73,15 @@ pub struct Inference {
     pub colors_expected: u32,
     /// Color of each group.
     pub group_colors: Vec<Color>,
-    /// Color of each page; `None` where the tests do not agree on one.
+    /// Color of each page; `None` if the tests do not agree on one.
     pub page_colors: Vec<Option<Color>>,
-    /// Pages per color.
+    /// Number of pages of each color.
     pub per_color: Vec<u64>,
     /// Indices of the pages without a color.
     pub ambiguous: Vec<u32>,
     /// Eviction matrix: row i, column j has the mean share of a page of color i that an eviction set of color j evicts.
     pub eviction: Vec<Vec<f64>>,
-    /// Reasons not to trust the palette; empty if there are none.
+    /// Reasons not to trust the palette; empty if nothing speaks against it.
     pub doubts: Vec<Doubt>,
     /// Description of how frame numbers lead to colors.
     pub rule_in_words: String,

@@ -65,7 +65,7 @@ mod tests {
         Palette { schema: SCHEMA.to_owned(), level: 2, colors: 16, rule, fingerprint: None, boot_id: None }
     }
 
-    /// Frames `range`, frame f of color `color(f)`.
+    /// Returns a table of the frames `range`, in which frame f has the color `color(f)`.
     fn table(range: std::ops::Range<u64>, color: impl Fn(u64) -> u64) -> Palette {
         let colors = range.clone().map(|frame| Color(color(frame) as u16)).collect();
         palette(Rule::Table { frames: range.map(FrameNumber).collect(), colors })

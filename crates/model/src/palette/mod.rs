@@ -23,45 +23,46 @@ pub use samples::{Group, Method, PageSample, Samples};
 /// Version of the palette file.
 pub const SCHEMA: &str = "isochrome-palette/1";
 
-/// How a frame number leads to a color.
+/// How a frame number determines a color.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum Rule {
-    /// The set-index bits above the page offset: the frame number modulo the number of colors.
+    /// The color consists of the set-index bits above the page offset: it is the frame number modulo the number of colors.
     Bits,
     /// Bit i of the color is the parity of the frame number under `masks[i]`.
     Linear {
-        /// One mask per color bit.
+        /// One mask for each bit of the color.
         masks: Vec<u64>,
     },
-    /// No function of the frame number: the frames measured, for this boot only.
+    /// The color is not a function of the frame number. The colors of the measured frames are valid for this boot only.
     Table {
-        /// Frames, ascending.
+        /// The measured frames, ascending.
         frames: Vec<FrameNumber>,
-        /// The color of each; in files beside the number of colors, so under another name.
+        /// Color of each frame. The file has it beside the number of colors, so under another name.
         #[serde(rename = "frame_colors")]
         colors: Vec<Color>,
     },
-    /// Frame numbers are hidden here: colors are known only of the pages measured, inside the process that measured them.
+    /// The kernel hides frame numbers. Colors are known only for the pages that were measured, inside the process that measured
+    /// them.
     Hidden,
 }
 
 /// The colors of one cache level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Palette {
-    /// [`SCHEMA`].
+    /// Version of the format: [`SCHEMA`].
     pub schema: String,
-    /// Cache level.
+    /// Cache level whose colors these are.
     pub level: u8,
     /// Number of colors.
     pub colors: u32,
-    /// How a frame leads to its color.
+    /// How a frame number determines a color.
     #[serde(flatten)]
     pub rule: Rule,
-    /// [`Machine::fingerprint`](crate::machine::Machine::fingerprint) of the machine it was measured on.
+    /// [`Machine::fingerprint`](crate::machine::Machine::fingerprint) of the machine on which the palette was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// The boot it was measured in: a table holds for that one only.
+    /// Identifier of the boot in which the palette was measured. A table is valid in this boot only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
 }

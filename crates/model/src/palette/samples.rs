@@ -9,15 +9,15 @@ use crate::units::{Bytes, FrameNumber};
 /// Version of the samples file.
 pub const SCHEMA: &str = "isochrome-palette-samples/1";
 
-/// How evictions, or colors, were seen.
+/// Method by which evictions or colors were observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     /// Frame-number bits, verified by eviction tests.
     Bits,
-    /// The time of a walk over the page, in the measuring process alone.
+    /// Time of a walk over the page, inside the measuring process alone.
     Timing,
-    /// Demand misses in hardware counters.
+    /// Demand misses, counted by hardware counters.
     Counters,
 }
 
@@ -32,43 +32,43 @@ impl Method {
     }
 }
 
-/// Pages that were found to evict each other.
+/// Pages that evict each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
-    /// Pages (by their number in [`Samples::pages`]) of the eviction set.
+    /// Pages of the eviction set, by their numbers in [`Samples::pages`].
     pub set: Vec<u32>,
 }
 
-/// What was seen of one page.
+/// Observations of one page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PageSample {
-    /// Its frame, when the kernel shows it.
+    /// Frame of the page, if the kernel shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<FrameNumber>,
-    /// Eviction tests, each the share in percent of the page's lines that every group's eviction set evicted, in the order of the
-    /// groups.
+    /// Eviction tests. Each holds, for every group in order, the percentage of the page's lines that the group's eviction set
+    /// evicted.
     #[serde(rename = "looks")]
     pub tests: Vec<Vec<u8>>,
 }
 
-/// Everything a palette is inferred from.
+/// All observations from which a palette is inferred.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Samples {
-    /// [`SCHEMA`].
+    /// Version of the format: [`SCHEMA`].
     pub schema: String,
-    /// Cache level.
+    /// Cache level that was measured.
     pub level: u8,
-    /// Its declared shape.
+    /// Declared geometry of the level.
     pub geometry: Geometry,
     /// Bytes per page.
     pub page_bytes: Bytes,
-    /// How evictions were seen.
+    /// Method by which evictions were observed.
     pub method: Method,
-    /// Groups found.
+    /// Groups of pages that evict each other.
     pub groups: Vec<Group>,
-    /// Row i, column j: share (0 to 1) of a page of group i that the eviction set of group j evicts.
+    /// Cross table: row i, column j has the share (0 to 1) of a page of group i that the eviction set of group j evicts.
     pub cross: Vec<Vec<f32>>,
-    /// Pages classified.
+    /// Pages that were classified.
     pub pages: Vec<PageSample>,
 }
 
@@ -87,7 +87,7 @@ pub struct Misshapen {
 }
 
 impl Samples {
-    /// Checks that every test and every row of the cross table has one entry per group.
+    /// Checks that every test and every row of the cross table have one entry per group.
     pub fn check(&self) -> Result<(), Misshapen> {
         if self.page_bytes.0 == 0 || self.geometry.line_bytes.0 == 0 {
             return Err(Misshapen { what: "a page or a line".to_owned(), found: 0, expected: 1 });

@@ -17,10 +17,10 @@
 use crate::analysis::{Analysis, Charges, CoreTask, Workspace, core_task, schedulable, utilization};
 use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Task, TaskSet};
 
-/// Utilizations closer than this count as equal.
+/// Utilizations that differ by less than this count as equal.
 pub const TOLERANCE: f64 = 1e-9;
 
-/// What an allocation must respect besides memory.
+/// Constraints of an allocation besides memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Analysis that tests the deadlines.
@@ -36,7 +36,7 @@ impl Rules {
         matches!(self.analysis, Analysis::Kim2013 | Analysis::UcbUnion | Analysis::EcbOnly)
     }
 
-    /// Returns rules with a faster analysis that accepts nothing this one rejects; `None` if there is none.
+    /// Returns rules with a faster analysis that accepts nothing this one rejects; `None` if no such analysis is known.
     pub(crate) fn stricter(self) -> Option<Self> {
         let known = matches!(self.analysis, Analysis::UcbUnionMultiset | Analysis::CombinedMultiset);
         known.then_some(Self { analysis: Analysis::Kim2013, ..self })
@@ -199,7 +199,7 @@ const POINTS_MAX: usize = 4096;
 
 /// Returns the windows that could hold all `members` (by priority) if each had all partitions and paid for none.
 fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Window> {
-    let task = |place: usize| &set.tasks()[members[place]];
+    let task = |index: usize| &set.tasks()[members[index]];
     let lowest = task(members.len() - 1);
     let Some(last) = lowest.deadline_ns.checked_sub(lowest.jitter_ns) else { return Vec::new() };
     let mut points = vec![last];
@@ -212,15 +212,15 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
     // Too many points, or points cut off: one window with the demand of its start serves all of them.
     let merged = points.len() > POINTS_MAX;
     let releases = |point: u64, task: &Task| point.saturating_add(task.jitter_ns).div_ceil(task.period_ns);
-    let jobs = |point: u64, place: usize| if place + 1 == members.len() { 1 } else { releases(point, task(place)) };
+    let jobs = |point: u64, index: usize| if index + 1 == members.len() { 1 } else { releases(point, task(index)) };
     let per_job = rules.charges(set).per_job_ns() as f64;
     let fixed = |point: u64| {
         let jobs = |task: usize| releases(point, &set.tasks()[task]) as f64;
         lowest.blocking_ns as f64 + rules.preemptions_ns(set, members, jobs)
     };
     let least = |point: u64| -> f64 {
-        let own = |place: usize| task(place).wcet_ns[partitions as usize - 1] as f64 + per_job;
-        (0..members.len()).map(|place| own(place) * jobs(point, place) as f64).sum::<f64>() + fixed(point)
+        let own = |index: usize| task(index).wcet_ns[partitions as usize - 1] as f64 + per_job;
+        (0..members.len()).map(|index| own(index) * jobs(point, index) as f64).sum::<f64>() + fixed(point)
     };
     let room = |point: u64| point as f64 * (1.0 + TOLERANCE);
     // (demand of the earliest, end of the latest)
@@ -235,11 +235,11 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
         let placing: Vec<Placing> = members
             .iter()
             .enumerate()
-            .map(|(place, &task)| Placing::new(set, rules, task, jobs(first, place) as f64, rules.least_refills()))
+            .map(|(index, &task)| Placing::new(set, rules, task, jobs(first, index) as f64, rules.least_refills()))
             .collect();
         let mut tables = vec![Completions::none(partitions)];
-        for (place, placing) in placing.iter().enumerate() {
-            let next = tables[place].before_placing(placing, place == 0);
+        for (index, placing) in placing.iter().enumerate() {
+            let next = tables[index].before_placing(placing, index == 0);
             tables.push(next);
         }
         Window { end_ns: room(end), placing, tables, fixed_ns: fixed(first) }
@@ -268,8 +268,8 @@ impl Effort<'static> {
 /// Returns the tables for every number of tasks placed: `[i]` is for the i highest of `members` yet to be placed.
 pub fn completions(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Completions> {
     let mut tables = vec![Completions::none(partitions)];
-    for (place, &task) in members.iter().enumerate() {
-        let next = tables[place].before(set, rules, task, place == 0, 2.0);
+    for (index, &task) in members.iter().enumerate() {
+        let next = tables[index].before(set, rules, task, index == 0, 2.0);
         tables.push(next);
     }
     tables
@@ -534,8 +534,8 @@ impl Search<'_> {
         }
         let mut first = 0;
         for group in groups {
-            for (place, task) in self.core.iter_mut().enumerate().skip(lowest_placed) {
-                if group.users >> place & 1 == 1 {
+            for (index, task) in self.core.iter_mut().enumerate().skip(lowest_placed) {
+                if group.users >> index & 1 == 1 {
                     for partition in first..first + group.count {
                         task.partitions.insert(partition);
                     }

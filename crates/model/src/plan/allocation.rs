@@ -1,4 +1,4 @@
-//! What an analysis says of an allocation: bounds, and how far the verdict carries.
+//! The result of analyzing an allocation: bounds, and the sensitivity of the verdict.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,29 +12,29 @@ use crate::analysis::{
 use crate::taskset::read::{Allocation, Allotted};
 use crate::taskset::{RefillKind, TaskSet};
 
-/// What an analysis says of an allocation.
+/// Result of an analysis of an allocation.
 #[derive(Serialize, JsonSchema)]
 pub struct Analyzed {
-    /// The analysis.
+    /// The analysis that was used.
     pub(super) analysis: Analysis,
     /// What the bounds charge.
     pub(super) charges: Charges,
     /// Whether all deadlines hold.
     pub schedulable: bool,
-    /// A bound for every task.
+    /// Bounds of all tasks.
     pub(super) tasks: Vec<BoundOfTask>,
-    /// Over all cores.
+    /// Utilization of all cores together.
     pub(super) utilization: f64,
-    /// Whether it would be, with each refill time known.
+    /// Whether all deadlines hold with each known refill time.
     pub(super) refills: Vec<WithRefill>,
-    /// How far the verdict carries; without cores of very many tasks.
+    /// Sensitivity of each core, except for cores with very many tasks.
     pub(super) cores: Vec<Sensitivity>,
-    /// Partitions whose memory does not hold what is put into it, from 1.
+    /// Partitions whose memory is too small for their tasks, numbered from 1.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overfull_partitions: Vec<u32>,
 }
 
-/// The verdict with another refill time.
+/// Verdict with another refill time.
 #[derive(Serialize, JsonSchema)]
 pub struct WithRefill {
     pub(super) refill: RefillKind,
@@ -42,14 +42,15 @@ pub struct WithRefill {
     pub(super) schedulable: bool,
 }
 
-/// How far the verdict on a core carries.
+/// How far the verdict on a core can be trusted if its parameters change.
 #[derive(Serialize, JsonSchema)]
 pub struct Sensitivity {
     pub(super) cpu: u32,
     pub(super) utilization: f64,
     pub(super) largest_refill_ns: Change,
     pub(super) largest_scale_ppm: Change,
-    /// With the partitions of the core allocated anew; absent for more tasks than can be tried, or if none are enough.
+    /// Fewest partitions for the core if they are allocated anew; absent if the core has too many tasks to try, or no number
+    /// suffices.
     pub(super) fewest_partitions: Option<u32>,
     pub(super) refill_breaks: Vec<Jump>,
 }
@@ -63,19 +64,19 @@ pub struct Jump {
     pub(super) response_after_ns: Option<u64>,
 }
 
-/// Tasks up to which a core's partitions are allocated anew to see what would help.
+/// Most tasks of a core whose partitions are allocated anew, to find out what would help.
 pub(super) const ANEW_TASKS_MAX: usize = 16;
-/// Tasks up to which a core's sensitivity is looked at.
+/// Most tasks of a core whose sensitivity is computed.
 const SENSITIVITY_TASKS_MAX: usize = 256;
-/// Jumps reported of each task.
+/// Most jumps that are reported for a task.
 const JUMPS_MAX: usize = 4;
 
 fn sensitivity(set: &TaskSet, core: &Core, analysis: Analysis) -> Sensitivity {
     let charges = Charges::of(set);
-    let jumps = |place: usize| {
+    let jumps = |index: usize| {
         let range = 0..=charges.refill_ns.saturating_mul(2);
-        let task = set.tasks()[core.members[place]].name.clone();
-        refill_breaks(&core.tasks, charges, analysis, place, range).take(JUMPS_MAX).map(move |jump| Jump {
+        let task = set.tasks()[core.members[index]].name.clone();
+        refill_breaks(&core.tasks, charges, analysis, index, range).take(JUMPS_MAX).map(move |jump| Jump {
             task: task.clone(),
             above_ns: jump.last_ns,
             response_before_ns: jump.response_before_ns,
@@ -94,7 +95,7 @@ fn sensitivity(set: &TaskSet, core: &Core, analysis: Analysis) -> Sensitivity {
     }
 }
 
-/// A core of an allocation, its tasks by priority.
+/// A core of an allocation, with its tasks by priority.
 pub struct Core {
     pub(super) cpu: u32,
     pub(super) members: Vec<usize>,
@@ -103,7 +104,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// The cores of `allocated`, with the bounds of their tasks.
+    /// Returns the cores of `allocated`, with the bounds of their tasks.
     pub fn all(set: &TaskSet, allocated: &Allocation, analysis: Analysis) -> Vec<Core> {
         allocated.iter().map(|core| Core::of(set, core, analysis)).collect()
     }
@@ -116,7 +117,7 @@ impl Core {
 }
 
 impl Analyzed {
-    /// What `analysis` says of `cores`, which are those of `allocated`. `checks_memory`: whether partitions have to hold the memory of their
+    /// Analyzes `cores`, which are those of `allocated`. `checks_memory`: whether partitions have to hold the memory of their
     /// tasks (eq. 3).
     pub fn of(
         set: &TaskSet,
@@ -154,33 +155,34 @@ impl Analyzed {
     }
 }
 
-/// A core for which no priorities are found.
+/// A core for which no priorities were found.
 pub struct NoPriorities {
-    /// The core.
+    /// Number of the core's CPU.
     pub cpu: u32,
-    /// Tasks none of which can have the lowest priority that is left.
+    /// Names of the tasks of which none can have the lowest priority left.
     pub unplaced: Vec<String>,
 }
 
-/// All tasks of the allocation by priorities found for each core \[Audsley1991\]; by those of the set where none are found, and which cores these are.
+/// Orders the tasks of the allocation by priorities found for each core \[Audsley1991\]. Cores for which none are found keep the
+/// priorities of the set; they are returned as well.
 pub fn audsley_order(set: &TaskSet, allocated: &Allocation, analysis: Analysis) -> (Vec<usize>, Vec<NoPriorities>) {
     let (mut order, mut without) = (Vec::new(), Vec::new());
     for (cpu, members) in allocated {
         let (members, tasks) = allotted(set, members);
-        let places = match audsley(&tasks, Charges::of(set), analysis) {
-            Audsley::Found(places) => places,
+        let indices = match audsley(&tasks, Charges::of(set), analysis) {
+            Audsley::Found(indices) => indices,
             Audsley::Stuck { unplaced } => {
-                let name = |place: usize| set.tasks()[members[place]].name.clone();
+                let name = |index: usize| set.tasks()[members[index]].name.clone();
                 without.push(NoPriorities { cpu: *cpu, unplaced: unplaced.into_iter().map(name).collect() });
                 (0..members.len()).collect()
             }
         };
-        order.extend(places.into_iter().map(|place| members[place]));
+        order.extend(indices.into_iter().map(|index| members[index]));
     }
     (order, without)
 }
 
-/// Every core after a common release, drawn.
+/// Draws the schedule of every core after a common release, as SVG.
 pub fn schedule(set: &TaskSet, cores: &[Core], analysis: Analysis) -> String {
     let name = |&task: &usize| set.tasks()[task].name.as_str();
     let timelines = cores.iter().map(|core| {

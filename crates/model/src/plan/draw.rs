@@ -35,12 +35,12 @@ pub fn color_map(plan: &Plan, partitions: u32) -> String {
                 "CPU " (core.cpu) ", utilization " (format!("{:.3}", core.utilization))
             }
             ({ y += ROW; html! {} })
-            @for (place, task) in core.tasks.iter().enumerate() {
+            @for (index, task) in core.tasks.iter().enumerate() {
                 text x="8" y=(y + 15.0) { (task.name) }
                 @for partition in 1..=partitions {
                     @let used = task.partitions.contains(&partition);
                     rect x=(LABEL + f64::from(partition - 1) * CELL) y=(y + 2.0) width=(CELL - 2.0) height=(ROW - 4.0)
-                        fill=(if used { COLORS[place % COLORS.len()] } else if core.partitions.contains(&partition) { "#e8e8e8" } else { "#f8f8f8" }) {
+                        fill=(if used { COLORS[index % COLORS.len()] } else if core.partitions.contains(&partition) { "#e8e8e8" } else { "#f8f8f8" }) {
                         title { (task.name) ", partition " (partition) (if used { "" } else { ": not used" }) }
                     }
                 }
@@ -87,25 +87,25 @@ fn one_core(timeline: &Timeline, charges: Charges, analysis: Analysis, top: f64)
     let horizon = if jobs > 2_000 { (horizon / (jobs / 2_000 + 1)).max(1) } else { horizon };
     let played = play(core, charges, &synchronous(core, horizon), horizon);
     let x = |time: u64| LABEL + time as f64 / horizon as f64 * SPAN;
-    let row = |place: usize| top + (place + 1) as f64 * ROW;
+    let row = |index: usize| top + (index + 1) as f64 * ROW;
     let below = row(names.len()) + 16.0;
     html! {
         text x="8" y=(top + 15.0) font-weight="bold" { "CPU " (cpu) }
-        @for (place, name) in names.iter().enumerate() {
-            text x="8" y=(row(place) + 15.0) { (name) }
-            line x1=(LABEL) x2=(LABEL + SPAN) y1=(row(place) + ROW - 2.0) y2=(row(place) + ROW - 2.0) stroke="#cccccc" {}
+        @for (index, name) in names.iter().enumerate() {
+            text x="8" y=(row(index) + 15.0) { (name) }
+            line x1=(LABEL) x2=(LABEL + SPAN) y1=(row(index) + ROW - 2.0) y2=(row(index) + ROW - 2.0) stroke="#cccccc" {}
         }
         @for stretch in &played.stretches {
             rect x=(format!("{:.2}", x(stretch.start_ns))) y=(row(stretch.task) + 2.0) height=(ROW - 4.0)
                 width=(format!("{:.2}", (x(stretch.end_ns) - x(stretch.start_ns)).max(0.3)))
                 fill=(if stretch.refilling { "#222222" } else { COLORS[stretch.task % COLORS.len()] }) {}
         }
-        @for (place, bound) in bounds.iter().enumerate() {
+        @for (index, bound) in bounds.iter().enumerate() {
             @if let Some(response_ns) = bound.verdict.response_ns() {
                 @if response_ns <= horizon {
-                    line x1=(x(response_ns)) x2=(x(response_ns)) y1=(row(place)) y2=(row(place) + ROW) stroke="#d00000"
+                    line x1=(x(response_ns)) x2=(x(response_ns)) y1=(row(index)) y2=(row(index) + ROW) stroke="#d00000"
                         stroke-width="2" {
-                        title { (names.get(place).copied().unwrap_or("")) ": bound " (response_ns as f64 / 1e6) " ms" }
+                        title { (names.get(index).copied().unwrap_or("")) ": bound " (response_ns as f64 / 1e6) " ms" }
                     }
                 }
             }
@@ -133,8 +133,8 @@ pub fn bars(comparisons: &[Comparison], notes: [&str; 3]) -> String {
             @let all = comparisons.iter().flat_map(|comparison| &comparison.methods).filter_map(value);
             @let most = all.fold(f64::MIN_POSITIVE, f64::max);
             text x="8" y=(top + 4.0) font-weight="bold" { (title) }
-            @for (place, comparison) in comparisons.iter().enumerate() {
-                @let left = 20.0 + place as f64 * GROUP;
+            @for (index, comparison) in comparisons.iter().enumerate() {
+                @let left = 20.0 + index as f64 * GROUP;
                 @for (method, compared) in comparison.methods.iter().enumerate() {
                     @let x = left + method as f64 * (bar + 3.0);
                     @let high = value(compared).map_or(0.0, |value| value / most * tall);

@@ -27,7 +27,7 @@ pub enum Remedy {
         /// Shortest period that helps.
         period_ns: u64,
     },
-    /// A faster refill.
+    /// A shorter refill time.
     Refill {
         /// Longest refill time Δ that helps.
         refill_ns: u64,
@@ -37,12 +37,12 @@ pub enum Remedy {
         /// Largest factor on the execution times that helps.
         factor: f64,
     },
-    /// More partitions for the core, allocated anew.
+    /// More partitions for the core, which are allocated anew.
     Partitions {
         /// Fewest partitions that help.
         count: u32,
     },
-    /// Another core for one of its tasks, with the partitions it has.
+    /// Another core for one of its tasks, with that core's partitions.
     Move {
         /// Name of the task that misses.
         task: String,
@@ -113,25 +113,25 @@ pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analy
     let core: Vec<CoreTask> = ordered.iter().map(|&(task, partitions)| core_task(set, task, partitions)).collect();
     let bounds = analyze(&core, charges, analysis);
     let missed = |bound: &Bound| bound.verdict == Verdict::Misses;
-    let Some(place) = bounds.iter().position(missed) else { return Vec::new() };
+    let Some(index) = bounds.iter().position(missed) else { return Vec::new() };
     let name = |task: usize| set.tasks()[task].name.clone();
     let mut found = Vec::new();
     let mut workspace = Workspace::default();
 
     // Only the one task is slowed; a second miss below it would remain.
-    let longest = core[place].period_ns.saturating_mul(64);
+    let longest = core[index].period_ns.saturating_mul(64);
     let slowed = |period_ns: u64| {
         let mut core = core.clone();
-        let grown = period_ns - core[place].period_ns;
-        core[place].period_ns = period_ns;
-        core[place].deadline_ns = core[place].deadline_ns.saturating_add(grown);
+        let grown = period_ns - core[index].period_ns;
+        core[index].period_ns = period_ns;
+        core[index].deadline_ns = core[index].deadline_ns.saturating_add(grown);
         core
     };
-    let late = last_that_holds(core[place].period_ns, longest, |period_ns| {
+    let late = last_that_holds(core[index].period_ns, longest, |period_ns| {
         !schedulable(&slowed(period_ns), charges, analysis, &mut workspace)
     });
     if let Change::Most(period_ns) = late {
-        found.push(Remedy::Period { task: name(ordered[place].0), period_ns: period_ns + 1 });
+        found.push(Remedy::Period { task: name(ordered[index].0), period_ns: period_ns + 1 });
     }
     if let Change::Most(refill_ns) = largest_refill(&core, charges, analysis) {
         found.push(Remedy::Refill { refill_ns });
@@ -155,7 +155,7 @@ pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analy
     if let Some(count) = (union(&ordered)..=most).find(|&count| count > 0 && fits(set, analysis, &members, count)) {
         found.push(Remedy::Partitions { count });
     }
-    let moved = ordered[place].0;
+    let moved = ordered[index].0;
     // A task stays with those that it shares a lock with.
     let tied =
         members.iter().any(|&other| other != moved && set.holds(moved).iter().any(|hold| takes(set, other, hold.lock)));
@@ -164,7 +164,7 @@ pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analy
         let mut with: Vec<usize> = others.iter().map(|&(task, _)| task).chain([moved]).collect();
         with.sort_by_key(|&task| set.rank(task));
         let without: Vec<CoreTask> =
-            core.iter().enumerate().filter(|&(other, _)| other != place).map(|(_, task)| *task).collect();
+            core.iter().enumerate().filter(|&(other, _)| other != index).map(|(_, task)| *task).collect();
         if union(others) > 0
             && fits(set, analysis, &with, union(others))
             && schedulable(&without, charges, analysis, &mut workspace)

@@ -11,9 +11,9 @@ const NODES: u64 = 200_000;
 pub(crate) const MARGIN_STEP_PPM: u64 = 100;
 
 /// Shares of all cores, or the tasks that found no core.
-pub(crate) type Placed = Result<Vec<Share>, Vec<usize>>;
+pub(crate) type Placement = Result<Vec<Share>, Vec<usize>>;
 
-/// Which of the cores that can take a task gets it.
+/// The rule that chooses among the cores that can take a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// The fullest core.
@@ -22,13 +22,14 @@ pub(crate) enum Fit {
     Worst,
 }
 
-/// Runs a heuristic for an objective: `place(set, rules, partitions, request, spend the leftovers)`.
+/// Runs a heuristic for an objective. It is called as `place(set, rules, partitions, request, spend)`, where `spend` says whether
+/// to use up the remaining partitions.
 pub(crate) fn for_objective(
     set: &TaskSet,
     rules: Rules,
     objective: Objective,
     request: &Request,
-    place: impl Fn(&TaskSet, Rules, u32, &Request, bool) -> Placed,
+    place: impl Fn(&TaskSet, Rules, u32, &Request, bool) -> Placement,
 ) -> Solution {
     let all = set.platform().partitions;
     let mut grown = None;
@@ -149,7 +150,7 @@ fn unplaced_after(bins: &[Bin], set: &TaskSet) -> Vec<usize> {
 }
 
 /// Places tasks by best-fit or worst-fit decreasing over an even split of the partitions, without sharing. [Kim2013, §5.5]
-pub(crate) fn even_split(set: &TaskSet, rules: Rules, available: u32, request: &Request, fit: Fit) -> Placed {
+pub(crate) fn even_split(set: &TaskSet, rules: Rules, available: u32, request: &Request, fit: Fit) -> Placement {
     let cores = set.platform().cores;
     let mut bins: Vec<Bin> = (0..cores)
         .map(|core| match set.platform().scope {
@@ -191,7 +192,7 @@ pub(crate) fn even_split(set: &TaskSet, rules: Rules, available: u32, request: &
 /// Tasks go, in decreasing order of their utilization averaged over p, to the core they fit best. Only if a task fits no
 /// core do the cores get more partitions, and only the core that it then fits best keeps them. With `spend`, the remaining
 /// partitions then go one by one to the core whose utilization falls the most by one more.
-pub(crate) fn cata(set: &TaskSet, rules: Rules, available: u32, request: &Request, spend: bool) -> Placed {
+pub(crate) fn cata(set: &TaskSet, rules: Rules, available: u32, request: &Request, spend: bool) -> Placement {
     let platform = set.platform();
     let average = |task: usize| {
         let known = &set.tasks()[task];

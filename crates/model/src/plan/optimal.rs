@@ -33,7 +33,7 @@ use crate::taskset::{Scope, TIME_MAX_NS, Task, TaskSet};
 use columns::{Columns, column_bounds};
 use kinds::Kinds;
 
-/// States up to which partitions are distributed exactly.
+/// Most states for which partitions are distributed exactly.
 const EXACT_STATES_MAX: usize = 3_000;
 /// Nodes of the first evaluation of a column; doubled whenever they do not suffice.
 const COLUMN_NODES: u64 = 100_000;
@@ -135,11 +135,11 @@ fn fewest_partitions(set: &TaskSet, rules: Rules, request: &Request) -> Found {
             return fallback(Some(bound));
         }
         let effort = Effort { any: true, nodes: COLUMN_NODES * 10, should_stop: request.should_stop, ..Effort::EXACT };
-        let looked: Vec<(usize, Outcome)> = open
+        let evaluated: Vec<(usize, Outcome)> = open
             .par_iter()
             .map(|&state| (state, best(set, rules, &kinds.members(set, state, &zero), assumed[state] as u32, effort)))
             .collect();
-        for (state, outcome) in looked {
+        for (state, outcome) in evaluated {
             match outcome.found {
                 Some((_, groups)) => {
                     exact.insert(state, groups);
@@ -203,7 +203,7 @@ fn least_utilization(
         };
         proven = proven.max(bound);
         if bound == f64::INFINITY {
-            // No plan is below the incumbent; without one there is none at all.
+            // No plan is better than the incumbent. Without an incumbent no plan exists.
             let bound = incumbent.as_ref().map_or(f64::INFINITY, |incumbent| incumbent.0);
             return done(incumbent, Some(bound));
         }

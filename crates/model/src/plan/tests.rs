@@ -5,7 +5,7 @@ use crate::taskset::tests::{platform, task};
 use crate::taskset::{Platform, Task};
 use allocate::{Effort, best};
 
-/// [Kim2013, Table 1] with the curves of examples/kim2013-table1.json, `copies` times.
+/// Returns [Kim2013, Table 1] with the curves of examples/kim2013-table1.json, `copies` times.
 fn table_1(copies: usize, platform: Platform) -> TaskSet {
     let file: serde_json::Value =
         serde_json::from_str(include_str!("../../../../examples/kim2013-table1.json")).unwrap();
@@ -42,15 +42,15 @@ fn table_2_is_the_best_allocation_of_8_partitions() {
     assert!((alone.upper() - 0.89).abs() < 5e-3, "{}", alone.upper());
 }
 
-/// Best of all allocations of `partitions` over the members, by trying each: any subset of partitions for every task.
+/// Finds the best allocation of `partitions` to the members by trying all of them: any subset of partitions for every task.
 fn exhaustive(set: &TaskSet, members: &[usize], partitions: u32, analysis: Analysis) -> f64 {
     let choices = 1u64 << partitions;
     let charges = Charges::of(set);
     let mut least = f64::INFINITY;
     'codes: for code in 0..choices.pow(members.len() as u32) {
         let mut shares = Vec::new();
-        for (place, &task) in members.iter().enumerate() {
-            let bits = code / choices.pow(place as u32) % choices;
+        for (index, &task) in members.iter().enumerate() {
+            let bits = code / choices.pow(index as u32) % choices;
             if bits == 0 {
                 continue 'codes;
             }
@@ -72,7 +72,7 @@ pub(super) fn exclusive_ones_are_alone(set: &TaskSet, members: &[(usize, Partiti
     })
 }
 
-/// Little time, few pages, and in some sets everything else a set can have.
+/// Draws a set with short times and few pages, in some cases with all optional parameters.
 pub(super) fn random_set(random: &mut fastrand::Rng, count: usize, cores: u32, partitions: u32) -> TaskSet {
     let load = random.u64(2..=8);
     let rarely = |random: &mut fastrand::Rng| random.u8(0..6) == 0;
@@ -106,7 +106,7 @@ pub(super) fn random_set(random: &mut fastrand::Rng, count: usize, cores: u32, p
     TaskSet::new(machine, tasks).unwrap().0
 }
 
-/// Random sets for every property that is claimed of all plans.
+/// Number of random sets on which every general property of plans is tested.
 const SETS: u64 = 10_000;
 
 #[test]
@@ -133,7 +133,7 @@ fn the_branch_and_bound_finds_what_trying_everything_finds() {
     assert!(feasible > SETS / 4 && feasible < SETS - 100, "{feasible}");
 }
 
-/// The objective of the best plan for 2 cores, by trying every split of tasks and partitions.
+/// Finds the objective of the best plan for 2 cores by trying every split of tasks and partitions.
 fn exhaustive_plans(set: &TaskSet, partitions: u32) -> (Option<u32>, f64) {
     let count = set.tasks().len();
     let shared = set.platform().scope == Scope::Shared;
@@ -163,7 +163,7 @@ fn planned(set: &TaskSet, method: Method, objective: Objective) -> Plan {
     plan(set, &Request { method, objective, ..Request::default() }).unwrap()
 }
 
-/// Re-checks a plan from its written form alone.
+/// Checks a plan by its written form alone.
 fn recheck(set: &TaskSet, plan: &Plan) {
     let find = |name: &str| set.tasks().iter().position(|task| task.name == name).unwrap();
     let mut owners = std::collections::BTreeMap::new();
@@ -191,7 +191,7 @@ fn recheck(set: &TaskSet, plan: &Plan) {
     assert_eq!(plan.cores.iter().map(|core| core.tasks.len()).sum::<usize>(), placed.len());
 }
 
-/// A set for two cores with a shared cache, or private ones.
+/// Draws a set for two cores with a shared cache or private ones.
 fn random_two_cores(random: &mut fastrand::Rng) -> TaskSet {
     let partitions = random.u32(3..=6);
     let set = random_set(random, 5, 2, partitions);
@@ -199,7 +199,7 @@ fn random_two_cores(random: &mut fastrand::Rng) -> TaskSet {
     set.on(Platform { scope, ..set.platform().clone() }).unwrap()
 }
 
-/// Holds the planner against every plan there is, for `count` sets.
+/// Checks the planner against all possible plans, for `count` sets.
 fn plans_against_all_plans(count: u64) {
     let solved: u64 = (0..count)
         .into_par_iter()

@@ -13,7 +13,7 @@ fn milliseconds(time_ns: Option<u64>) -> String {
     time_ns.map_or_else(|| "late".to_owned(), |time| format!("{:.4}", time as f64 / 1e6))
 }
 
-/// `plan` in words, with the reasons for each place.
+/// Formats `plan` as text, with the reasons for each placement.
 pub fn plan_text(set: &TaskSet, plan: &Plan, reasons: &[Reason]) -> String {
     let mut text = String::new();
     for core in &plan.cores {
@@ -59,7 +59,7 @@ fn shared(sets: impl Iterator<Item = PartitionSet>) -> bool {
     false
 }
 
-/// Says in a line which costs are taken to be nothing. `shares`: whether tasks share partitions.
+/// Formats in a line which costs are assumed to be zero. `shares`: whether tasks share partitions.
 fn uncharged(charges: Charges, shares: bool) -> String {
     let costs = [
         ("refill of shared partitions", charges.refill_ns > 0 || !(shares || charges.cold_start)),
@@ -148,7 +148,7 @@ fn assumptions() -> String {
     ASSUMPTIONS.iter().fold("\nThis assumes:\n".to_owned(), |text, line| text + "- " + line + "\n")
 }
 
-/// What an analysis says of the cores of an allocation, in words.
+/// Formats the result of an analysis of the cores of an allocation as text.
 pub fn analysis_text(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> String {
     let charges = Charges::of(set);
     let mut text = String::new();
@@ -180,7 +180,7 @@ pub fn analysis_text(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> Stri
     text + &assumptions()
 }
 
-/// The bounds of a core's tasks, and how far the verdict carries.
+/// Formats the bounds of a core's tasks, and the sensitivity of the verdict.
 fn core_text(set: &TaskSet, core: &Core, analyzed: &Analyzed) -> String {
     let charges = Charges::of(set);
     let mut text = String::new();

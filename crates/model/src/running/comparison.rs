@@ -9,23 +9,24 @@ use super::JobRecord;
 use crate::stats::{Effect, Gate, accepted, blocks_needed, holm, median, visible_effect};
 use crate::units::Ns;
 
-/// The same set with and without partitions, in pairs of blocks.
+/// Comparison of the same set with and without partitions, in pairs of blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Length of a window.
     pub window: Ns,
-    /// Blocks of each kind. Programs are started anew for each.
+    /// Number of blocks of each kind. Programs are started anew for each block.
     pub blocks: u64,
-    /// Task by task.
+    /// Comparisons of the single tasks.
     pub tasks: Vec<TaskComparison>,
 }
 
 impl Comparison {
-    /// The comparison of tasks, each with its name and its windows as planned and without partitions, from `blocks` pairs of blocks.
+    /// Compares tasks, each given with its name and its windows as planned and without partitions, in `blocks` pairs of blocks.
     ///
-    /// A pair of blocks gives one difference, as the windows of a block are not independent of each other: they share one start of the programs and
-    /// one placement of their memory. All windows count, fast and slow, but those with much steal time ([`accepted`]). A block stands for the mean
-    /// of its jobs, so that an effect in a minority of the windows shows as well.
+    /// Each pair of blocks gives one difference. The windows of a block are not independent of each other, because they share one
+    /// start of the programs and one placement of their memory. All windows count, fast and slow, except those with much steal
+    /// time ([`accepted`]). A block is represented by the mean of its jobs, so that an effect in a minority of the windows shows
+    /// as well.
     pub fn of<'a>(
         window: Ns,
         blocks: u64,
@@ -44,28 +45,29 @@ impl Comparison {
         comparison
     }
 
-    /// Pairs of blocks from which each of the effects that are judged together can be significant.
+    /// Returns the number of pairs of blocks from which on each of the effects that are judged together can be significant.
     pub fn pairs_needed(&self) -> u64 {
         blocks_needed(self.tasks.iter().cloned().map(|mut task| task.differences_mut().count()).sum())
     }
 }
 
-/// One task with and without partitions.
+/// Comparison of one task with and without partitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskComparison {
-    /// The task.
+    /// Name of the task.
     pub name: String,
-    /// As planned.
+    /// The side with partitions, as planned.
     pub partitioned: Side,
-    /// Without partitions.
+    /// The side without partitions.
     pub unpartitioned: Side,
-    /// Execution time of a job, in ns. `None` where no pair of blocks is complete, and in files of earlier versions.
+    /// Difference of the execution times of jobs, in ns; `None` if no pair of blocks is complete, and in files of earlier
+    /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<Difference>,
-    /// Response time of a job, in ns, likewise.
+    /// Difference of the response times of jobs, in ns; `None` as for `execution`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Difference>,
-    /// Misses of a job, where they are counted.
+    /// Difference of the misses of jobs; `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misses: Option<Difference>,
 }
@@ -123,39 +125,39 @@ impl TaskComparison {
     }
 }
 
-/// One side of a comparison, over its windows that count.
+/// One side of a comparison, over its accepted windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Side {
-    /// Windows run.
+    /// Number of windows that were run.
     pub windows: u64,
-    /// Windows that count.
+    /// Number of accepted windows.
     #[serde(alias = "quiet")]
     pub accepted: u64,
-    /// Jobs in those that count.
+    /// Number of jobs in the accepted windows.
     pub jobs: u64,
-    /// Execution time of a job, in ns: the mean of a block, and of these the median over all pairs.
+    /// Execution time of a job, in ns: the median over all pairs of the mean of a block.
     pub execution_ns: f64,
-    /// Response time of a job, in ns, likewise.
+    /// Response time of a job, in ns: the median over all pairs of the mean of a block.
     pub response_ns: f64,
-    /// Longest response time. An observation, not a bound.
+    /// Longest response time. This is an observation, not a bound.
     pub response_max: Ns,
-    /// Misses of a job, where they are counted, likewise.
+    /// Misses of a job: the median over all pairs of the mean of a block; `None` if they were not counted.
     pub misses: Option<f64>,
 }
 
 /// By how much the mean of a quantity over the jobs of a block is larger without partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
-    /// The effect over all pairs of blocks. Its p-value is corrected for all quantities and tasks of the comparison.
+    /// Effect over all pairs of blocks. Its p-value is corrected for all quantities and tasks of the comparison.
     #[serde(flatten)]
     pub effect: Effect,
-    /// The smallest effect that as many pairs, with the spread of these, show in 80 % of all comparisons.
+    /// Smallest effect that as many pairs with the same spread would show in 80 % of all comparisons.
     pub visible: f64,
 }
 
 impl Difference {
-    /// The effect over pairs of blocks, with the standard deviation in place of [`visible`](Self::visible), which depends on how many effects are
-    /// judged together; `None` for no pairs.
+    /// Returns the effect over pairs of blocks, with the standard deviation in place of [`visible`](Self::visible), which depends
+    /// on how many effects are judged together; `None` without pairs.
     fn of(differences: &[f64]) -> Option<Difference> {
         let effect = Effect::of(differences)?;
         let n = differences.len() as f64;
@@ -165,27 +167,27 @@ impl Difference {
     }
 }
 
-/// Jobs of a task that were released in one window, or in all windows of a block that count.
+/// Jobs of a task that were released in one window, or in all accepted windows of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// The pair of blocks it belongs to.
+    /// Number of the pair of blocks.
     pub block: u64,
-    /// Its jobs.
+    /// Number of jobs.
     pub jobs: u64,
-    /// Sum of their execution times.
+    /// Sum of the execution times of the jobs.
     pub execution: Ns,
-    /// Sum of their response times.
+    /// Sum of the response times of the jobs.
     pub response: Ns,
-    /// Their longest response time.
+    /// Longest response time of the jobs.
     pub response_max: Ns,
-    /// Sum of their misses; `None` where they were not counted for every job.
+    /// Sum of the misses of the jobs; `None` if they were not counted for every job.
     pub misses: Option<u64>,
-    /// Time for which the hypervisor withheld the CPU from them.
+    /// Steal time on the CPU during the window.
     pub steal_time: Ns,
 }
 
 impl Window {
-    /// A window of the pair `block`, without jobs.
+    /// Returns a window of the pair `block`, without jobs.
     pub fn new(block: u64) -> Window {
         let none = Ns(0);
         Window {
@@ -199,7 +201,7 @@ impl Window {
         }
     }
 
-    /// Takes a job into account.
+    /// Adds a job to the window.
     pub fn push(&mut self, job: &JobRecord) {
         self.add(&Window {
             block: self.block,
@@ -244,7 +246,7 @@ mod tests {
     use super::*;
     use crate::running::fixture::job;
 
-    /// A window of ten jobs of `execution` ns each, which respond 5 ns later.
+    /// Returns a window of ten jobs of `execution` ns each, whose response times are 5 ns longer.
     fn window(block: u64, execution: u64) -> Window {
         let mut window = Window::new(block);
         (0..10).for_each(|instance| window.push(&job(instance, execution + 5, execution, 0)));

@@ -1,4 +1,4 @@
-//! Under which conditions a run took place: settings of the machine, reservations, and what watching took.
+//! Conditions of a run: settings of the machine, reservations, and the cost of observing.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{CpuId, Ns};
 
-/// Something of the machine, before, during and after the run.
+/// A setting of the machine, with its values before, during and after the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
-    /// Which.
+    /// Name of the setting.
     pub name: String,
-    /// Before.
+    /// Value before the run.
     pub before: String,
-    /// While the programs ran.
+    /// Value while the programs ran.
     pub during: String,
-    /// Afterwards.
+    /// Value after the run.
     pub after: String,
 }
 
-/// What is reserved on a CPU whose tasks are scheduled by deadlines. [`reservation`](crate::analysis::reservation)
+/// Reservations on a CPU whose tasks are scheduled by deadlines. [`reservation`](crate::analysis::reservation)
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Reserved {
-    /// The CPU.
+    /// CPU of the reservations.
     pub cpu: CpuId,
-    /// Σ Q/D over its tasks.
+    /// Density Σ Q/D of its tasks.
     pub density: f64,
-    /// Up to which the kernel admits reservations.
+    /// Largest density that the kernel admits.
     pub most: f64,
 }
 
@@ -49,32 +49,32 @@ impl fmt::Display for Reserved {
     }
 }
 
-/// What watching took.
+/// Cost of observing a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overhead {
-    /// Events of the scheduler read.
+    /// Number of scheduler events read.
     pub events: u64,
-    /// Events that the kernel had no room for.
+    /// Number of events that the kernel had no room for.
     pub lost: u64,
-    /// Time of this program's own threads on CPUs, releases included.
+    /// CPU time of this program's own threads, including releases.
     pub tool_cpu: Ns,
-    /// Time of it that went into writing and reading the lines that release jobs and complete them.
+    /// Part of that time for writing and reading the lines that release and complete jobs.
     #[serde(default)]
     pub release_cpu: Ns,
-    /// Time it was measured over.
+    /// Time over which the cost was measured.
     pub elapsed: Ns,
-    /// How late lines were written that release jobs, at most.
+    /// Longest delay of a line that releases a job.
     pub release_late_max: Ns,
-    /// Jobs that were not released, because this program was itself held up when they were due.
+    /// Number of jobs that were not released, because this program itself was delayed when they were due.
     #[serde(default)]
     pub releases_skipped: u64,
-    /// For how long after the first that was due, at most.
+    /// Longest time from a release that was skipped until this program noticed it.
     #[serde(default)]
     pub held_up_max: Ns,
 }
 
 impl Overhead {
-    /// Adds that of a further run.
+    /// Adds the overhead of a further run.
     pub fn add(&mut self, more: &Overhead) {
         self.events += more.events;
         self.lost += more.lost;
@@ -86,7 +86,7 @@ impl Overhead {
         self.held_up_max = self.held_up_max.max(more.held_up_max);
     }
 
-    /// What releasing lines came to, in words.
+    /// Describes the releases by lines: their cost and their delays.
     pub fn releases(&self) -> String {
         let share = self.release_cpu.0 as f64 / self.elapsed.0.max(1) as f64 * 100.0;
         let us = |time: Ns| time.0 as f64 / 1e3;

@@ -1,4 +1,4 @@
-//! What was seen of values that come one by one: mean, quantiles, high-water mark, and their course without any lost peak.
+//! Statistics of values that are added one by one: mean, quantiles, high-water mark, and their course over time with all peaks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 use crate::stats::{HighWaterMark, nearest_rank};
 use crate::units::Ns;
 
-/// The smallest and the largest of consecutive values.
+/// Smallest and largest of consecutive values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Extent {
-    /// Smallest.
+    /// Smallest value.
     pub low: Ns,
-    /// Largest.
+    /// Largest value.
     pub high: Ns,
 }
 
-/// Values in order, thinned to a few hundred stretches of equal length: of each the smallest and the largest are kept, so that
-/// no peak is lost.
+/// Values in order, reduced to a few hundred intervals of equal length. Each interval keeps its smallest and its largest value,
+/// so that no peak is lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Envelope {
-    /// Values per stretch; the last may have fewer.
+    /// Number of values in an interval; the last one may have fewer.
     pub stride: u64,
-    /// The stretches.
+    /// The intervals.
     pub extents: Vec<Extent>,
     n: u64,
 }
@@ -33,7 +33,7 @@ impl Default for Envelope {
 }
 
 impl Envelope {
-    /// Stretches kept, at most.
+    /// Most intervals that are kept.
     pub const STRETCHES: usize = 512;
 
     pub(super) fn push(&mut self, value: Ns) {
@@ -57,7 +57,7 @@ impl Envelope {
     }
 }
 
-/// Counts of values on a scale fine enough for quantiles: each is known to 1/64 of itself.
+/// Counts of values on a scale that is fine enough for quantiles: the relative error is at most 1/64.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spread {
     counts: Vec<u64>,
@@ -65,10 +65,10 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Values below this have a count each, and each doubling above it has as many counts.
+    /// Values below this have a count each, and every doubling above it has as many counts.
     const FINE: u64 = 64;
 
-    fn place(value: u64) -> usize {
+    fn index(value: u64) -> usize {
         if value < 2 * Self::FINE {
             return value as usize;
         }
@@ -76,25 +76,25 @@ impl Spread {
         (shift * Self::FINE + (value >> shift)) as usize
     }
 
-    /// The largest value of a place.
-    fn top(place: usize) -> u64 {
-        let (shift, rest) = match place as u64 {
-            place if place < 2 * Self::FINE => return place,
-            place => (place / Self::FINE - 1, place % Self::FINE + Self::FINE),
+    /// Returns the largest value that is counted at `index`.
+    fn top(index: usize) -> u64 {
+        let (shift, rest) = match index as u64 {
+            index if index < 2 * Self::FINE => return index,
+            index => (index / Self::FINE - 1, index % Self::FINE + Self::FINE),
         };
         ((rest + 1) << shift).wrapping_sub(1)
     }
 
     fn push(&mut self, value: u64) {
-        let place = Self::place(value);
-        if place >= self.counts.len() {
-            self.counts.resize(place + 1, 0);
+        let index = Self::index(value);
+        if index >= self.counts.len() {
+            self.counts.resize(index + 1, 0);
         }
-        self.counts[place] += 1;
+        self.counts[index] += 1;
         self.n += 1;
     }
 
-    /// A value that at least a share `q` of all do not exceed, at most 1/64 above the smallest such.
+    /// Returns a value that a share `q` of all values do not exceed, at most 1/64 above the smallest such value.
     fn quantile(&self, q: f64) -> Option<u64> {
         if self.n == 0 {
             return None;
@@ -111,20 +111,20 @@ impl Spread {
     }
 }
 
-/// A value that was seen and how often: not a bound.
+/// Statistics of observed values. They are not bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Observed {
-    /// Mean, in ns.
+    /// Mean of the values, in ns.
     pub mean_ns: f64,
     /// Median, up to 1/64 too large.
     pub median: Ns,
-    /// 99 % took at most this, up to 1/64 too large.
+    /// 99 % quantile, up to 1/64 too large.
     pub p99: Ns,
-    /// The largest, with its number of samples.
+    /// Largest value, with the number of samples.
     pub high_water_mark: HighWaterMark,
 }
 
-/// Values as they come.
+/// Statistics of values that are added one by one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) spread: Spread,
@@ -185,9 +185,9 @@ mod tests {
 
         #[test]
         fn places_of_a_spread_are_in_order_and_cover_everything(value in 0u64..=u64::MAX) {
-            let place = Spread::place(value);
-            prop_assert!(value <= Spread::top(place));
-            prop_assert!(place == 0 || Spread::top(place - 1) < value);
+            let index = Spread::index(value);
+            prop_assert!(value <= Spread::top(index));
+            prop_assert!(index == 0 || Spread::top(index - 1) < value);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One access of a program.
 
-/// What an access does.
+/// Kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Loads data.

@@ -1,4 +1,4 @@
-//! Useful and evicting cache blocks: what a preemption can cost a task, computed from its trace.
+//! Useful and evicting cache blocks, which bound the cost of a preemption, computed from the trace of a task.
 
 use std::collections::BTreeSet;
 

@@ -13,25 +13,25 @@ use crate::units::Bytes;
 /// Misses of one task at one cache, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Causes {
-    /// The line was never there (or, of a write that goes around, never installed).
+    /// The line was never in the cache, or a write that goes around never installed it.
     pub cold: u64,
-    /// The task's own lines displaced it, and would have in a fully associative LRU cache of the same size as well.
+    /// The task's own lines displaced the line, and would have done so in a fully associative LRU cache of the same size as well.
     pub capacity: u64,
-    /// The task's own lines displaced it, only because of the sets they fell into.
+    /// The task's own lines displaced the line only because they fell into the same set.
     pub conflict: u64,
-    /// Another task displaced it. [Sebek2002, §1]
+    /// Another task displaced the line. [Sebek2002, §1]
     pub extrinsic: u64,
 }
 
-/// What lines of one color did for one task.
+/// Events of one task in one color.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tally {
-    /// Events; write-backs are those of the task's lines, whoever displaced them.
+    /// Events. Write-backs are those of the task's lines, no matter which task displaced them.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Misses by cause. Lines that a victim cache is given are no misses of anybody.
+    /// Misses by cause. Lines that a victim cache receives are not misses.
     pub causes: Causes,
-    /// Lines of the task that others displaced.
+    /// Number of lines of the task that others displaced.
     pub lost: u64,
 }
 
@@ -51,14 +51,14 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// What happened at one cache, by task. Tables end where nothing more happened.
+/// Events at one cache, by task. Tables end where all further entries are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interference {
-    /// Row: the task; column: the color.
+    /// Tallies; the row is the task, the column the color.
     pub tallies: Vec<Vec<Tally>>,
-    /// Row: the task whose line came; column: the task whose line went.
+    /// Evictions; the row is the task whose line was installed, the column the task whose line was evicted.
     pub evictions: Vec<Vec<u64>>,
-    /// Extrinsic misses. Row: the task that had displaced the line; column: the task that missed it.
+    /// Extrinsic misses; the row is the task that had displaced the line, the column the task that missed it.
     pub extrinsic_by: Vec<Vec<u64>>,
 }
 

@@ -13,16 +13,16 @@ use super::{Access, ConfigError, Level};
 use crate::geometry::Geometry;
 use crate::units::Bytes;
 
-/// Misses of a program against its share of a level.
+/// Misses of a program for each number of ways of a level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MissCurve {
-    /// Accesses to lines.
+    /// Number of accesses to lines.
     pub accesses: u64,
-    /// Misses with 0, 1, 2... ways.
+    /// Number of misses with 0, 1, 2... ways.
     pub misses_by_ways: Vec<u64>,
 }
 
-/// Counts stack distances for sets selected by line number modulo the sets, for several numbers of sets at once.
+/// Counts stack distances for several numbers of sets at once. The set of a line is its number modulo the number of sets.
 #[derive(Debug)]
 pub struct StackDistances {
     line_shift: u32,

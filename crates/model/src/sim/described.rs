@@ -16,7 +16,7 @@ pub const SCHEMA: &str = "isochrome-described/1";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DescribedMachine {
-    /// [`SCHEMA`].
+    /// Version of the format: [`SCHEMA`].
     pub schema: String,
     /// Full name of the machine.
     pub name: String,
@@ -39,7 +39,7 @@ pub struct DescribedMachine {
 pub struct DescribedLevel {
     /// Whether the cache holds data, instructions or both.
     pub holds: Holds,
-    /// Whether all CPUs share it.
+    /// Whether all CPUs share the cache.
     #[serde(default)]
     pub shared: bool,
     /// The cache.

@@ -14,27 +14,27 @@ use super::{ConfigError, Inclusion, Level, Semantics, WayMask};
 use crate::units::{Bytes, CpuId};
 use write_buffer::WriteBuffer;
 
-/// Events at one cache.
+/// Numbers of events at one cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
-    /// Reads: loads and fetches of the program, and fetches by the level above.
+    /// Number of reads: loads and fetches of the program, and fetches by the level above.
     pub reads: u64,
-    /// Writes: stores of the program, write-backs and write-throughs of the level above.
+    /// Number of writes: stores of the program, and write-backs and write-throughs of the level above.
     pub writes: u64,
-    /// Reads that found nothing.
+    /// Number of reads that missed.
     pub read_misses: u64,
-    /// Writes that found nothing.
+    /// Number of writes that missed.
     pub write_misses: u64,
-    /// Dirty lines (or sectors) written to the level below because they had to leave.
+    /// Number of dirty lines (or sectors) that were evicted and written to the level below.
     pub writebacks: u64,
 }
 
-/// Events at one named cache.
+/// Numbers of events at one named cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LevelCounts {
     /// Name of the cache.
     pub name: String,
-    /// Its events.
+    /// Numbers of events.
     #[serde(flatten)]
     pub counts: Counts,
 }
@@ -42,9 +42,9 @@ pub struct LevelCounts {
 /// Transfers from and to memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryCounts {
-    /// Lines (or sectors) read.
+    /// Number of lines (or sectors) read.
     pub reads: u64,
-    /// Lines, sectors or words written.
+    /// Number of lines, sectors or words written.
     pub writes: u64,
 }
 
@@ -151,7 +151,7 @@ impl Hierarchy {
         CpuId(self.entries.len() as u32 - 1)
     }
 
-    /// Limits the ways that `task` fills in a cache. Lines already there stay, and hits are not limited.
+    /// Limits the ways that `task` may fill in a cache. Lines that are already there stay, and hits are not limited.
     pub fn limit_ways(&mut self, task: u16, CacheId(cache): CacheId, mask: WayMask) -> Result<(), ConfigError> {
         let level = &self.caches[cache].cache.level;
         let ways = level.geometry.ways;

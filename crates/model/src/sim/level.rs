@@ -17,7 +17,7 @@ const LINES_MAX: u64 = 1 << 26;
 pub enum WriteHit {
     /// The line becomes dirty and is written to the level below when it is replaced.
     Back,
-    /// The level below is written at once.
+    /// The write goes to the level below at once.
     Through,
 }
 
@@ -29,7 +29,7 @@ pub enum WriteMiss {
     Allocate,
     /// The write goes on to the level below.
     Around,
-    /// Stores install the line; a write-back from above does so only if no dirty line has to leave for it, and else goes on to
+    /// Stores install the line. A write-back from above does so only if no dirty line has to be evicted for it, and else goes to
     /// the level below. [Loeser1999, §3.2]
     AllocateUnlessDirty,
 }
@@ -57,8 +57,8 @@ pub enum Index {
     Modulo,
     /// The set is address bits unchanged; the number of sets must be a power of two.
     Bits,
-    /// Bit i of the set index is the parity of the address bits in mask i; the number of sets must be two to the number of
-    /// masks. Slices are such masks for the upper bits.
+    /// Bit i of the set index is the parity of the address bits in mask i. The number of sets must be two to the number of masks.
+    /// Such masks also describe slices, for the upper bits.
     Xor(Vec<u64>),
 }
 
@@ -111,7 +111,7 @@ pub enum ConfigError {
         /// Description of the error.
         what: String,
     },
-    /// A level's numbers do not fit together.
+    /// The numbers of a level are inconsistent.
     #[error("level {name}: {what}")]
     Level {
         /// Name of the level.
@@ -119,7 +119,7 @@ pub enum ConfigError {
         /// Description of the error.
         what: String,
     },
-    /// The levels do not fit together.
+    /// The levels are inconsistent with each other.
     #[error("{what}")]
     Hierarchy {
         /// Description of the error.
@@ -229,7 +229,7 @@ impl FromStr for Level {
     }
 }
 
-/// The points in which simulators, and machines, are known to differ.
+/// Points in which simulators and machines differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Semantics {

@@ -3,8 +3,8 @@
 //! A [`Hierarchy`] is a tree of caches with memory at its root; every CPU enters at a leaf. It is exact, not statistical: the
 //! same accesses give the same counts, and where simulators are known to differ the choice is a named switch ([`Semantics`]).
 //!
-//! What counts as what: a write-back or a write-through from the level above is a write to the level below; a fetch is a read
-//! of it. Dirty lines left at the end are not counted. An access that straddles lines counts once per line touched.
+//! Counting: a write-back or a write-through from the level above is a write to the level below, and a fetch is a read of it.
+//! Dirty lines left at the end are not counted. An access that straddles lines counts once per line touched.
 
 mod access;
 mod blocks;

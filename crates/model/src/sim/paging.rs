@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::{Access, Hierarchy};
 use crate::units::{Bytes, Color, FrameNumber};
 
-/// Which frame a page gets when it is first touched.
+/// Rule for the frame that a page gets when it is first touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// A page gets the next frame from `first` on.
@@ -36,7 +36,7 @@ pub enum Allocation {
         colors: Vec<Color>,
         /// Number of colors of the cache.
         color_count: u16,
-        /// First frame of memory; the following ones are taken in order.
+        /// First frame of memory; pages get this and the following frames in order.
         first: FrameNumber,
     },
 }

@@ -13,18 +13,18 @@ pub struct FloodCheck {
 /// Result of trying the lines after a flood.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FloodResult {
-    /// Lines tried, each after the same flood.
+    /// Number of lines tried, each after the same flood.
     pub lines: u64,
-    /// Of these, lines that cost one read and two writes of memory.
+    /// Number of these lines that cost one memory read and two memory writes.
     pub double_purged: u64,
-    /// Memory reads of all lines together.
+    /// Number of memory reads of all lines together.
     pub reads: u64,
-    /// Memory writes of all lines together.
+    /// Number of memory writes of all lines together.
     pub writes: u64,
 }
 
 impl FloodResult {
-    /// Share of the lines in the double-purge state, 0 to 1.
+    /// Returns the share (0 to 1) of the lines in the double-purge state.
     pub fn share(&self) -> f64 {
         self.double_purged as f64 / self.lines.max(1) as f64
     }
@@ -37,7 +37,7 @@ impl FloodCheck {
         Ok(FloodCheck { hierarchy, levels: [first, second] })
     }
 
-    /// Returns the double-purge pattern for these levels, or the reason why there is none.
+    /// Returns the double-purge pattern for these levels, or the reason why it does not exist.
     pub fn pattern(&self) -> Result<DoublePurge, NoDoublePurge> {
         let [first, second] = &self.levels;
         if second.inclusion == Inclusion::Inclusive {
@@ -124,7 +124,7 @@ impl FloodCheck {
     }
 }
 
-/// How far a pattern goes beyond what LRU would need.
+/// How far a pattern exceeds the parameters that LRU would need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exaggeration {
     /// Ways that the pattern assumes for the first level.
@@ -135,7 +135,7 @@ pub struct Exaggeration {
     pub rounds: u32,
 }
 
-/// Why no pattern could be searched for.
+/// Reasons why no pattern could be searched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SearchError {
     /// The pattern does not exist for these levels.
@@ -160,15 +160,15 @@ mod tests {
         Level::lru(name, Geometry { set_count, ways, line_bytes: Bytes(32) })
     }
 
-    /// The second level as [Loeser1999, §3.2] assumes it.
+    /// Returns the second level that [Loeser1999, §3.2] assumes.
     fn second(set_count: u64, ways: u32) -> Level {
         Level { write_miss: WriteMiss::AllocateUnlessDirty, ..level("L2", set_count, ways) }
     }
 
     type Lines = &'static [(u64, u64)];
 
-    /// One row of a table: the line (x, y) written, then the contents of L1[0], L2[0.0] and L2[2.0], least recently used first;
-    /// only modified lines of L2[2.0].
+    /// One row of a table: the line (x, y) that is written, then the contents of L1[0], L2[0.0] and L2[2.0], least recently used
+    /// first. Of L2[2.0] only modified lines are given.
     struct Step(u64, u64, [Lines; 3]);
 
     fn assert_follows(n2: u32, steps: &[Step]) {

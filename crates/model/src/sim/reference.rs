@@ -1,4 +1,4 @@
-//! The reference implementation of the hierarchy, as slow and plain as it can be. Tests check that the real one counts the same.
+//! The reference implementation of the hierarchy, which is slow and simple. Tests check that the real one counts the same.
 //!
 //! A chain of levels with lines of one size, no sectors, no masks. Policies follow from what happened, not from their bits: LRU and
 //! FIFO by times, tree-PLRU by which half of the set was used longer ago.
@@ -22,10 +22,10 @@ struct Entry {
 
 struct Set {
     ways: Vec<Option<Entry>>,
-    /// Time of the last use of each way, whatever lay in it; 0 for never.
+    /// Time of the last use of each way, no matter which line it held; 0 for a way that was never used.
     used: Vec<u64>,
     bits: BTreeSet<usize>,
-    /// Age of each way, whatever lies in it.
+    /// Age of each way, no matter which line it holds.
     ages: Vec<u8>,
 }
 

@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// How a level chooses the line to replace.
+/// Rule by which a level chooses the line to replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Policy {
     /// The least recently used line is replaced.
     Lru,
-    /// A binary tree of bits, each pointing away from the half used last. Ways must be a power of two.
+    /// A binary tree of bits chooses the line. Each bit points away from the half that was used last. The number of ways must be
+    /// a power of two.
     TreePlru,
     /// One bit per way, set on use; when the last bit would be set, the others are cleared. The first way whose bit is
     /// clear is replaced. Also known as MRU or NRU.
@@ -26,38 +27,38 @@ pub enum Policy {
         /// Seed of the generator.
         seed: u64,
     },
-    /// Two-bit ages, in the variants and under the names of nanoBench.
+    /// Two-bit ages, in the variants that nanoBench names.
     Qlru(Qlru),
 }
 
 /// A quad-age policy, named as nanoBench names it: `qlru-h11-m1-r0-u0`, or with `-umo` at the end.
 ///
-/// Every way has an age from 0 to 3, empty ones at first 3. `H`: the age after a hit; `M`: the age of a new line; `R`: which line
-/// goes; `U`: how ages grow when no way has age 3. As in nanoBench's `cacheSim.py` \[Abel2020\], with two additions: where a mask
-/// allows only some ways and none of them has age 3, the oldest goes; and under `umo` ages do not grow on a miss that fills a way
-/// which an inclusive level below had emptied.
+/// Every way has an age from 0 to 3; empty ways have age 3 at first. `H` is the age after a hit, `M` the age of a new line, `R`
+/// the choice of the line to replace, and `U` the way ages grow when no way has age 3. It behaves as in nanoBench's `cacheSim.py`
+/// \[Abel2020\], with two additions. If a mask allows only some ways and none of them has age 3, the oldest line is replaced.
+/// Under `umo`, ages do not grow on a miss that fills a way which an inclusive level below had emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Qlru {
-    /// Age after a hit on a line of age 3 (0 to 2) and of age 2 (0 or 1, no more than the other); lines of age 1 and 0 become 0.
+    /// Age after a hit on a line of age 3 (0 to 2) and of age 2 (0 or 1, at most the former); lines of age 1 and 0 become 0.
     pub hit: [u8; 2],
     /// Age of a new line.
     pub insertion: Insertion,
-    /// 0: the leftmost of age 3, and empty ways fill from the left; 1: like 0, and the leftmost line where none has age 3;
-    /// 2: like 0, but empty ways fill from the right.
+    /// 0 replaces the leftmost line of age 3, and fills empty ways from the left. 1 does the same, and replaces the leftmost line
+    /// if none has age 3. 2 does the same as 0, but fills empty ways from the right.
     pub replacement: u8,
     /// Which ages grow, and how far.
     pub update: Update,
-    /// Ages grow only on a miss, before the line to replace is chosen (`umo`), instead of after every access.
+    /// Whether ages grow only on a miss, before the line to replace is chosen (`umo`), instead of after every access.
     pub on_miss_only: bool,
 }
 
 /// Age of a new line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Insertion {
-    /// Always this age.
+    /// The line always gets this age.
     Age(u8),
-    /// `age` once in `one_in` times on average, else `otherwise`. `mr161`: age 1 once in 16, else 3. `mr21`: age 1 once in 16, else 2;
-    /// so `mr31` is `mr161`.
+    /// The line gets `age` once in `one_in` times on average, else `otherwise`. `mr161`: age 1 once in 16, else 3. `mr21`: age 1
+    /// once in 16, else 2; so `mr31` is the same as `mr161`.
     Rarely {
         /// The age that one in `one_in` new lines gets.
         age: u8,
@@ -71,13 +72,13 @@ pub enum Insertion {
 /// How the ages of a set grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
-    /// `u0`: all grow until the oldest is 3.
+    /// `u0`: all ages grow until the oldest is 3.
     ToThree,
-    /// `u1`: all but that of the line just accessed grow until the oldest of them is 3.
+    /// `u1`: all ages except that of the line just accessed grow until the oldest of them is 3.
     ToThreeButAccessed,
-    /// `u2`: all grow by one, if none is 3.
+    /// `u2`: all ages grow by one if none is 3.
     ByOne,
-    /// `u3`: all but that of the line just accessed grow by one, if none at all is 3.
+    /// `u3`: all ages except that of the line just accessed grow by one if none at all is 3.
     ByOneButAccessed,
 }
 
@@ -184,7 +185,7 @@ fn parse_qlru(name: &str) -> Option<Qlru> {
     complete.then_some(Qlru { hit, insertion, replacement, update, on_miss_only })
 }
 
-/// The ways a task may fill: bit i is way i. Hits are not limited.
+/// The ways that a task may fill: bit i stands for way i. Hits are not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WayMask(pub u64);

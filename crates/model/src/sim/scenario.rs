@@ -25,15 +25,15 @@ pub const SCHEMA: &str = "isochrome-scenario/1";
 /// Most CPUs, most tasks and most preemptions of a scenario.
 const MOST: usize = 256;
 
-/// What to run on a modeled machine.
+/// Programs to run on a modeled machine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// [`SCHEMA`].
+    /// Version of the format: [`SCHEMA`].
     pub schema: String,
     /// A machine by name or file; `None` if `levels` are given instead.
     pub machine: Option<String>,
-    /// Levels of each CPU in the short form of the command line, innermost first, unified.
+    /// Unified levels of each CPU in the short form of the command line, innermost first.
     #[serde(default)]
     pub levels: Vec<String>,
     /// Number of `levels`, counted from the outermost, that all CPUs share.
@@ -49,7 +49,7 @@ pub struct Scenario {
     pub memory: Option<String>,
     /// Time slice of the tasks of a CPU in cycles; if `None`, one task runs after the other.
     pub slice_cycles: Option<u64>,
-    /// The tasks.
+    /// The tasks of the scenario.
     #[serde(rename = "task", default)]
     pub tasks: Vec<Task>,
     /// The preemptions: which task preempts which, and when.
@@ -70,7 +70,7 @@ pub struct Task {
     pub workload: Option<String>,
     /// File name of a trace.
     pub trace: Option<String>,
-    /// Form of the trace: `din`, `lackey`, `u64` or `iso`.
+    /// Format of the trace: `din`, `lackey`, `u64` or `iso`.
     pub format: Option<String>,
     /// Whether instruction fetches are left out.
     #[serde(default)]
@@ -120,7 +120,7 @@ pub enum Pages {
 pub struct Preemption {
     /// The task that preempts.
     pub by: String,
-    /// The task whose accesses are counted, for `at_accesses` and `every_accesses`.
+    /// The task whose accesses are counted for `at_accesses` and `every_accesses`.
     pub of: Option<String>,
     /// Numbers of accesses of `of` after which the task is released.
     #[serde(default)]
@@ -161,7 +161,7 @@ pub enum ScenarioError {
         /// Hint on how to correct the task.
         hint: &'static str,
     },
-    /// A task's list, size, workload or trace form does not parse.
+    /// A list, a size, the workload or the trace format of a task does not parse.
     #[error("task {task}: {source}")]
     Parse {
         /// Name of the task.
@@ -190,69 +190,70 @@ pub enum ScenarioError {
     },
 }
 
-/// What became of a scenario.
+/// Outcome of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Outcome {
-    /// Events per cache, innermost first; of several CPUs, the caches of the last one come first.
+    /// Events per cache, innermost first. With several CPUs, the caches of the last CPU come first.
     pub levels: Vec<LevelCounts>,
     /// Transfers from and to memory.
     pub memory: MemoryCounts,
-    /// When each CPU had nothing more to do, in cycles.
+    /// Time at which each CPU had nothing more to do, in cycles.
     pub cpu_cycles: Vec<u64>,
-    /// The tasks, in the order of the file.
+    /// Outcomes of the tasks, in the order of the file.
     pub tasks: Vec<TaskOutcome>,
-    /// What happened between them at each cache, in the order of `levels`.
+    /// Interference at each cache, in the order of `levels`.
     pub caches: Vec<CacheOutcome>,
 }
 
-/// What became of a task.
+/// Outcome of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TaskOutcome {
-    /// Its name.
+    /// Name of the task.
     pub name: String,
-    /// Its CPU.
+    /// CPU of the task.
     pub cpu: u32,
-    /// Jobs that ran to their end.
+    /// Number of jobs that ran to their end.
     pub jobs: u64,
-    /// Accesses; one that straddles pages counts once per page.
+    /// Number of accesses. One that straddles pages counts once per page.
     pub accesses: u64,
-    /// Cycles of these accesses.
+    /// Number of cycles of these accesses.
     pub cycles: u64,
-    /// Times another task came in between.
+    /// Number of times that another task preempted this one.
     pub preempted: u64,
-    /// Releases lost because a job was under way.
+    /// Number of releases that were lost because a job was still running.
     pub releases_lost: u64,
-    /// Pages touched.
+    /// Number of pages touched.
     pub pages: usize,
-    /// Frames of the scenario's `memory` that nobody else can use: with colors, all of the colors granted, used or not.
+    /// Number of frames of the scenario's `memory` that nobody else can use. With colors these are all frames of the granted
+    /// colors, used or not.
     pub frames_reserved: Option<u64>,
-    /// What it did at each cache it reached, in the order of the outcome's levels.
+    /// Events of the task at each cache that it reached, in the order of the outcome's levels.
     pub levels: Vec<TaskAtLevel>,
 }
 
-/// What a task did at a cache.
+/// Events of a task at a cache.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TaskAtLevel {
-    /// The cache.
+    /// Name of the cache.
     pub name: String,
-    /// Events and causes.
+    /// Events and causes of misses.
     #[serde(flatten)]
     pub tally: Tally,
 }
 
-/// What happened between tasks at a cache.
+/// Interference of tasks at a cache.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CacheOutcome {
-    /// The cache.
+    /// Name of the cache.
     pub name: String,
-    /// Its colors.
+    /// Number of colors of the cache.
     pub colors: u32,
-    /// Lines that one color holds.
+    /// Number of lines that one color holds.
     pub lines_per_color: u64,
-    /// Who evicted whom, and tallies by task and color.
+    /// Which task evicted which, and tallies by task and color.
     #[serde(flatten)]
     pub interference: Interference,
-    /// Lines at the end. Row: the task; column: the color.
+    /// Number of lines at the end; the row is the task, the column the color.
     pub occupancy: Vec<Vec<u64>>,
 }
 
@@ -397,7 +398,7 @@ impl Task {
     }
 }
 
-/// Where a task's accesses come from.
+/// Source of a task's accesses.
 #[derive(Clone, Debug)]
 enum Source {
     Workload(Workload),

@@ -63,8 +63,8 @@ impl Simulator {
     }
 }
 
-/// State carried from the fast path into a hierarchy: per level, innermost first, its counts and its lines with whether they
-/// are dirty, each set's least recently used first.
+/// State carried from the fast path into a hierarchy. For each level, innermost first, it has the counts, and the lines with
+/// whether they are dirty, each set's least recently used first.
 pub(super) struct Carried {
     pub levels: Vec<(super::Counts, Vec<(u64, bool)>)>,
     pub memory: MemoryCounts,

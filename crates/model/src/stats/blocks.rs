@@ -1,33 +1,34 @@
-//! Which blocks of an experiment count.
+//! The rule that decides which blocks of an experiment are accepted.
 
 use super::quantile;
 
-/// What decides whether a block counts. Nothing of it depends on the effect: neither on the treatment nor on the half of the controls that
-/// the treatment is compared with.
+/// The values that decide whether a block is accepted. They do not depend on the effect: neither on the treatment nor on the half
+/// of the controls that the treatment is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gate {
-    /// Share (0 to 1) of the canary lines that were gone although nothing had displaced them; `None` where an experiment has none.
+    /// Share (0 to 1) of the canary lines that were gone although nothing had displaced them; `None` if an experiment has no
+    /// canaries.
     pub canaries_lost: Option<f64>,
-    /// Share (0 to 1) of the block's time that the hypervisor took.
+    /// Share (0 to 1) of the block's time that is steal time.
     pub steal: f64,
-    /// Median of the controls that serve for this alone.
+    /// Median of those controls that only decide whether the block is accepted.
     pub control: f64,
 }
 
-/// Largest share of the canary lines that may be gone.
+/// Largest share of the canary lines that may be gone in an accepted block.
 const CANARIES_LOST_MAX: f64 = 0.10;
 
-/// Largest share of a block's time that may be steal time.
+/// Largest share of an accepted block's time that may be steal time.
 const STEAL_MAX: f64 = 0.05;
 
-/// By what share a control may exceed the lower quartile of its condition.
+/// Largest share by which a control may exceed the lower quartile of its condition.
 const CONTROL_TOLERANCE: f64 = 0.10;
 
-/// Which blocks of one condition count.
+/// Returns which blocks of one condition are accepted.
 ///
-/// A block is left out where its canaries or its steal time show a disturbance, and where its control is slow. Slow means slower than the
-/// lower quartile of the condition by more than 10 %: a disturbance that lasts for less than three quarters of an experiment shows, and one
-/// exceptionally fast block does not make all others look slow.
+/// A block is not accepted if its canaries or its steal time show a disturbance, or if its control is slow. Slow means slower
+/// than the lower quartile of the condition by more than 10 %. So a disturbance that lasts for less than three quarters of an
+/// experiment is detected, and one exceptionally fast block does not make all others look slow.
 pub fn accepted(gates: &[Gate]) -> Vec<bool> {
     let controls: Vec<f64> = gates.iter().map(|gate| gate.control).collect();
     let quartile = quantile(&controls, 0.25).unwrap_or_default();
@@ -39,8 +40,8 @@ pub fn accepted(gates: &[Gate]) -> Vec<bool> {
     gates.iter().map(passes).collect()
 }
 
-/// Deals the controls of a block, in the order measured: those that decide whether it counts ([`Gate::control`]), and those that the
-/// treatment is compared with.
+/// Splits the controls of a block alternately, in the order measured: into those that decide whether it is accepted
+/// ([`Gate::control`]), and those that the treatment is compared with.
 pub fn halves<T: Copy>(controls: &[T]) -> [Vec<T>; 2] {
     [0, 1].map(|half| controls.iter().copied().skip(half).step_by(2).collect())
 }

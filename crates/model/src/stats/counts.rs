@@ -2,11 +2,11 @@
 
 use statrs::distribution::{Binomial, ChiSquared, ContinuousCDF, DiscreteCDF};
 
-/// How probable counts at least this uneven are if each count has the same expectation: the p-value of Pearson's
-/// chi-square test against the uniform distribution, 0 to 1. Small means: not even.
+/// Returns the p-value of Pearson's chi-square test of `counts` against the uniform distribution, 0 to 1: the probability of
+/// counts at least this uneven if all expectations are equal.
 ///
-/// `x = Σ (count - mean)² / mean` with one degree of freedom less than there are counts. Good from a mean of about 5
-/// on. Fewer than two counts, or none above 0, cannot be uneven: 1.
+/// `x = Σ (count - mean)² / mean`, with one degree of freedom less than there are counts. The approximation is good from a mean
+/// of about 5 on. Fewer than two counts, or counts that are all 0, cannot be uneven and give 1.
 pub fn chi_square_uniform(counts: &[u64]) -> f64 {
     let total: u64 = counts.iter().sum();
     if counts.len() < 2 || total == 0 {
@@ -17,10 +17,10 @@ pub fn chi_square_uniform(counts: &[u64]) -> f64 {
     ChiSquared::new((counts.len() - 1) as f64).map_or(1.0, |distribution| distribution.sf(x))
 }
 
-/// Where the probability of a success lies after `successes` of `n` trials: the 95 % interval of \[Wilson1927\], within 0 to 1; of
-/// no trials it knows nothing.
+/// Returns the 95 % interval of \[Wilson1927\] for the probability of a success after `successes` of `n` trials, within 0 to 1.
+/// Without trials it is all of 0 to 1.
 ///
-/// Unlike the textbook's `p ± 1.96 sqrt(p (1 - p) / n)` it says something where all trials succeed, or none.
+/// Unlike the textbook's `p ± 1.96 sqrt(p (1 - p) / n)` it is meaningful even if all trials succeed or all fail.
 pub fn proportion_interval(successes: u64, n: u64) -> (f64, f64) {
     const Z: f64 = 1.959_963_984_540_054;
     if n == 0 {
@@ -33,8 +33,8 @@ pub fn proportion_interval(successes: u64, n: u64) -> (f64, f64) {
     ((middle - half).max(0.0), (middle + half).min(1.0))
 }
 
-/// How probable at least `successes` of `n` trials are where success and failure are equally probable: the one-sided p-value of the
-/// sign test, 0 to 1. Of no trials: 1.
+/// Returns the one-sided p-value of the sign test, 0 to 1: the probability of at least `successes` of `n` trials if success and
+/// failure are equally probable. Without trials it is 1.
 pub fn sign_test(successes: u64, n: u64) -> f64 {
     if successes == 0 {
         return 1.0;

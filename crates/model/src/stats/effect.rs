@@ -1,38 +1,38 @@
-//! Effects: paired differences per block, how sure they are, and how sure several of them are together.
+//! Effects: paired differences per block, with confidence intervals and p-values, also for several effects together.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
-/// Largest p-value of a significant effect, and the probability that the interval of an [`Effect`] misses the true one.
+/// Largest p-value of a significant effect, and the probability that the interval of an [`Effect`] misses the true effect.
 pub const SIGNIFICANT: f64 = 0.05;
 
 /// Fewest blocks from which an effect can be significant.
 pub const BLOCKS_MIN: u64 = 6;
 
-/// Differences from which on the normal approximation replaces the exact distribution.
+/// Number of differences above which the normal approximation replaces the exact distribution.
 const EXACT_MAX: usize = 60;
 
 /// The typical difference between treatment and control over the blocks of a condition, with its 95 % confidence interval.
 ///
-/// The estimate is that of Hodges and Lehmann, the median of the means of all pairs of differences; interval and p-value are those of
-/// Wilcoxon's signed-rank test. Rank sums are whole numbers, so an interval between them holds the effect in somewhat more than 95 % of all
-/// cases; it is interpolated to 95 %. Both assume that the differences lie symmetrically around the effect, as they do where the same noise
-/// meets treatment and control, and nothing else about their distribution. [Hollander1999, 3.1 to 3.3]
+/// The estimate is that of Hodges and Lehmann, the median of the means of all pairs of differences. Interval and p-value are
+/// those of Wilcoxon's signed-rank test. Rank sums are whole numbers, so an interval between them covers the effect in somewhat
+/// more than 95 % of all cases; it is interpolated to 95 %. Both assume only that the differences are distributed symmetrically
+/// around the effect, as they are if the same noise affects treatment and control. [Hollander1999, 3.1 to 3.3]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Effect {
-    /// The estimate, in the unit of the differences.
+    /// Estimate of the effect, in the unit of the differences.
     pub estimate: f64,
-    /// Where the effect lies with a confidence of 95 %. `None` for fewer than six differences, which cannot give one.
+    /// Confidence interval of 95 %; `None` for fewer than six differences, which cannot give one.
     pub interval: Option<[f64; 2]>,
     /// Probability of differences at least as far from zero if there is no effect.
     pub p: f64,
-    /// Blocks compared.
+    /// Number of blocks compared.
     pub n: u64,
 }
 
 impl Effect {
-    /// The effect that `differences` show, one per block; `None` for no differences. They must not be NaN.
+    /// Returns the effect that `differences` show, one per block; `None` without differences. They must not be NaN.
     pub fn of(differences: &[f64]) -> Option<Effect> {
         let means = pair_means(differences);
         let n = differences.len();
@@ -50,14 +50,14 @@ impl Effect {
         Some(Effect { estimate, interval, p: signed_rank(differences), n: n as u64 })
     }
 
-    /// Whether an effect of zero is ruled out: the p-value alone, without correction for other effects.
+    /// Whether the p-value alone rules out an effect of zero, without correction for other effects.
     pub fn is_significant(&self) -> bool {
         self.p <= SIGNIFICANT
     }
 }
 
-/// The p-values adjusted for being judged together, in the same order: whoever rejects at most 0.05 of these is wrong about any of them with
-/// a probability of at most 0.05. \[Holm1979\]
+/// Returns the p-values adjusted for being judged together, in the same order. If all effects with at most 0.05 of these are
+/// called significant, the probability that any of them does not exist is at most 0.05. \[Holm1979\]
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -70,21 +70,22 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
     adjusted
 }
 
-/// Fewest blocks from which each of `effects` effects can be significant when they are judged together: the smallest p-value of the signed-rank
-/// test, `2 / 2^n`, must reach the level of the first step of Holm's method.
+/// Returns the fewest blocks from which each of `effects` effects can be significant when they are judged together. The smallest
+/// p-value of the signed-rank test, `2 / 2^n`, must reach the level of the first step of Holm's method.
 pub fn blocks_needed(effects: usize) -> u64 {
     (1.0 + (effects.max(1) as f64 / SIGNIFICANT).log2()).ceil() as u64
 }
 
-/// The smallest effect, in standard deviations of the blocks' differences, that `blocks` blocks show in 80 % of all experiments, when `effects` are
-/// judged together. The signed-rank test needs π/3 times as many blocks as a test of the mean of normal differences.
+/// Returns the smallest effect, in standard deviations of the blocks' differences, that `blocks` blocks show in 80 % of all
+/// experiments when `effects` effects are judged together. The signed-rank test needs π/3 times as many blocks as a test of the
+/// mean of normal differences.
 pub fn visible_effect(blocks: u64, effects: usize) -> f64 {
     let z = |p: f64| Normal::standard().inverse_cdf(p);
     let sum = z(1.0 - SIGNIFICANT / 2.0 / effects.max(1) as f64) + z(0.8);
     sum * (std::f64::consts::PI / 3.0 / blocks.max(1) as f64).sqrt()
 }
 
-/// Means of all pairs of values, each with itself included, ascending.
+/// Returns the means of all pairs of values, including each value with itself, ascending.
 fn pair_means(values: &[f64]) -> Vec<f64> {
     assert!(values.iter().all(|value| !value.is_nan()), "a difference is NaN");
     let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
@@ -95,8 +96,8 @@ fn pair_means(values: &[f64]) -> Vec<f64> {
     means
 }
 
-/// The largest rank sum of `n` differences without ties at which the two-sided test still rejects, and which share of the way to the next
-/// one the level of the test lies; `None` where it never rejects.
+/// Returns the largest rank sum of `n` differences without ties at which the two-sided test still rejects, and how far the level
+/// of the test lies towards the next rank sum, as a share; `None` if the test never rejects.
 fn rejected_up_to(n: usize) -> Option<(usize, f64)> {
     if n > EXACT_MAX {
         let (mean, deviation) = moments(n);
@@ -118,7 +119,7 @@ fn rejected_up_to(n: usize) -> Option<(usize, f64)> {
     None
 }
 
-/// Mean and standard deviation of the rank sum of `n` differences without an effect.
+/// Returns mean and standard deviation of the rank sum of `n` differences without an effect.
 fn moments(n: usize) -> (f64, f64) {
     let n = n as f64;
     (n * (n + 1.0) / 4.0, (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt())
@@ -128,7 +129,7 @@ fn z_975() -> f64 {
     Normal::standard().inverse_cdf(1.0 - SIGNIFICANT / 2.0)
 }
 
-/// In how many ways each sum comes about of some of `terms`.
+/// Returns, for each sum, the number of subsets of `terms` that have it.
 fn sums(terms: &[usize]) -> Vec<f64> {
     let mut counts = vec![0.0; terms.iter().sum::<usize>() + 1];
     counts[0] = 1.0;
@@ -142,8 +143,8 @@ fn sums(terms: &[usize]) -> Vec<f64> {
     counts
 }
 
-/// The two-sided p-value of Wilcoxon's signed-rank test. Equal sizes share their ranks; differences of zero keep theirs and count for
-/// neither side \[Pratt1959\]. Exact up to 60 differences, given the ranks.
+/// Returns the two-sided p-value of Wilcoxon's signed-rank test. Differences of equal size share their ranks; differences of zero
+/// keep theirs and count for neither side \[Pratt1959\]. The value is exact up to 60 differences, given the ranks.
 fn signed_rank(differences: &[f64]) -> f64 {
     let mut sizes: Vec<(f64, bool)> =
         differences.iter().map(|difference| (difference.abs(), *difference > 0.0)).collect();
@@ -176,9 +177,9 @@ fn signed_rank(differences: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// The textbook's example, Hamilton depression scale factors of nine patients after and before tranquilizers: the rank sum of the positive
-    /// is 5, p 0.0391, the estimate -0.46, the interval of 96.1 % from -0.786 to -0.010, which that of 95 % lies within. [Hollander1999,
-    /// examples 3.1, 3.3 and 3.4]
+    /// Hamilton depression scale factors of nine patients before and after tranquilizers, an example of the textbook. The rank
+    /// sum of the positive differences is 5, p is 0.0391, the estimate is -0.46, and the interval of 96.1 % from -0.786 to -0.010
+    /// contains that of 95 %. [Hollander1999, examples 3.1, 3.3 and 3.4]
     const DEPRESSION: [f64; 9] = [-0.952, 0.147, -1.022, -0.430, -0.620, -0.590, -0.490, 0.080, -0.010];
 
     #[test]

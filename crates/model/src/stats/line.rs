@@ -9,24 +9,25 @@ use statrs::distribution::{ContinuousCDF, FisherSnedecor, StudentsT};
 pub struct Line {
     /// Increase of y per unit of x.
     pub slope: f64,
-    /// y at x = 0.
+    /// Value of y at x = 0.
     pub intercept: f64,
-    /// 95 % confidence interval of the slope: half its width. Holds for errors that are independent and alike at every x.
+    /// Half the width of the slope's 95 % confidence interval. It is valid for errors that are independent and alike at every x.
     pub slope_error: f64,
-    /// The same of the intercept.
+    /// Half the width of the intercept's 95 % confidence interval.
     #[serde(default)]
     pub intercept_error: f64,
     /// Share of y's variance that x explains, 0 to 1.
     pub r_squared: f64,
-    /// Points.
+    /// Number of points.
     pub n: u64,
 }
 
 impl Line {
-    /// The line through `points` (x, y); `None` for fewer than three, or when all x or all y are the same.
+    /// Returns the line through `points` (x, y); `None` for fewer than three points, or if all x or all y are equal.
     ///
-    /// `slope = Σ(x - x̄)(y - ȳ) / Σ(x - x̄)²`; its standard error `sqrt(Σe² / (n - 2) / Σ(x - x̄)²)` times the 97.5 % quantile of
-    /// Student's t with n - 2 degrees of freedom is the half width. Of the intercept, `1 / Σ(x - x̄)²` is replaced by `1 / n + x̄² / Σ(x - x̄)²`.
+    /// `slope = Σ(x - x̄)(y - ȳ) / Σ(x - x̄)²`. Its standard error `sqrt(Σe² / (n - 2) / Σ(x - x̄)²)` times the 97.5 % quantile
+    /// of Student's t with n - 2 degrees of freedom is the half width. For the intercept, `1 / Σ(x - x̄)²` is replaced by `1 / n
+    /// + x̄² / Σ(x - x̄)²`.
     pub fn through(points: &[(f64, f64)]) -> Option<Line> {
         let n = points.len() as f64;
         if points.len() < 3 {
@@ -53,7 +54,7 @@ impl Line {
         })
     }
 
-    /// y at `x`.
+    /// Returns y at `x`.
     pub fn at(&self, x: f64) -> f64 {
         self.intercept + self.slope * x
     }
@@ -64,18 +65,19 @@ impl Line {
     }
 }
 
-/// The 97.5 % quantile of Student's t distribution; infinite without degrees of freedom.
+/// Returns the 97.5 % quantile of Student's t distribution; infinite without degrees of freedom.
 fn student_t_975(degrees: usize) -> f64 {
     StudentsT::new(0.0, 1.0, degrees as f64).map_or(f64::INFINITY, |t| t.inverse_cdf(0.975))
 }
 
-/// Bend from which a relation is not called straight: x squared has 0.13 between 10 and 90 %, the square root of x 0.08.
+/// Largest bend of a relation that counts as straight. Between 10 and 90 %, x squared has a bend of 0.13, and the square root of
+/// x one of 0.08.
 const BEND_MAX: f64 = 0.05;
 
-/// Whether repeated measurements at several places lie along a straight line.
+/// Result of testing whether repeated measurements at several places lie along a straight line.
 ///
-/// A share of explained variance near 1 does not show it: x squared has 0.95 between 10 and 90 %. The lack-of-fit test compares how far the
-/// means at each place lie from the line with how far repetitions lie from their mean. [Draper1998, 2.1]
+/// A share of explained variance near 1 does not show this: x squared has 0.95 between 10 and 90 %. The lack-of-fit test compares
+/// how far the means at each place lie from the line with how far repetitions lie from their mean. [Draper1998, 2.1]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Straightness {
     /// Probability of means at least as far from the line if the relation is straight.
@@ -85,8 +87,8 @@ pub struct Straightness {
 }
 
 impl Straightness {
-    /// Of `groups`: places (x), each with its repetitions (y). `None` for fewer than three places, without repetitions, or where the line
-    /// does not rise or fall.
+    /// Tests `groups`, places (x) each with its repetitions (y). `None` for fewer than three places, without repetitions, or if
+    /// the line neither rises nor falls.
     pub fn of(groups: &[(f64, Vec<f64>)]) -> Option<Straightness> {
         let points: Vec<(f64, f64)> = groups.iter().flat_map(|(x, ys)| ys.iter().map(|y| (*x, *y))).collect();
         let line = Line::through(&points)?;
@@ -99,8 +101,8 @@ impl Straightness {
             within += ys.iter().map(|y| (y - mean).powi(2)).sum::<f64>();
             bend = bend.max(distance.abs());
         }
-        let places = measured.iter().map(|(x, _)| *x);
-        let range = places.clone().fold(f64::NEG_INFINITY, f64::max) - places.fold(f64::INFINITY, f64::min);
+        let xs = measured.iter().map(|(x, _)| *x);
+        let range = xs.clone().fold(f64::NEG_INFINITY, f64::max) - xs.fold(f64::INFINITY, f64::min);
         let rise = (line.slope * range).abs();
         let (of_places, of_repetitions) = (measured.len().checked_sub(2)?, points.len().checked_sub(measured.len())?);
         let f = FisherSnedecor::new(of_places as f64, of_repetitions as f64).ok()?;
@@ -108,7 +110,7 @@ impl Straightness {
         (rise > 0.0).then(|| Straightness { p: if ratio.is_nan() { 1.0 } else { f.sf(ratio) }, bend: bend / rise })
     }
 
-    /// Whether nothing speaks against a straight line: a bend that is both significant and large does.
+    /// Whether the relation counts as straight. It does not if the bend is both significant and large.
     pub fn holds(&self) -> bool {
         self.p > 0.05 || self.bend <= BEND_MAX
     }
@@ -142,7 +144,7 @@ mod tests {
         }
     }
 
-    /// `of` sampled at 10, 20 ... 90 % of 1, five times each, with noise of `noise` in either direction.
+    /// Samples `of` at 10, 20 ... 90 % of 1, five times each, with noise of up to `noise` in either direction.
     fn sampled(of: fn(f64) -> f64, noise: f64, seed: u64) -> Vec<(f64, Vec<f64>)> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut repeated = |x: f64| (0..5).map(|_| of(x) + noise * (2.0 * rng.f64() - 1.0)).collect();

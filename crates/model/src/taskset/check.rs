@@ -2,7 +2,7 @@
 
 use super::{Invalid, PARTITIONS_MAX, Platform, TIME_MAX_NS, Task};
 
-/// Whether every number of the machine is in range.
+/// Checks that every number of the machine is in range.
 pub(super) fn check_platform(platform: &Platform) -> Result<(), Invalid> {
     let Platform { cores, partitions, memory, refill_ns, refills, switch_ns, page, .. } = *platform;
     if cores == 0 || cores > 4096 {
@@ -30,37 +30,37 @@ pub(super) fn check_platform(platform: &Platform) -> Result<(), Invalid> {
         ("refill_dirty_ns_per_partition", refills.dirty_ns),
         ("miss_ns", refills.serial_ns),
     ];
-    for (place, time) in given.into_iter().chain(known) {
+    for (field_path, time) in given.into_iter().chain(known) {
         if let Some(time) = time.filter(|&time| time > TIME_MAX_NS) {
-            return Err(Invalid::at(place, format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
+            return Err(Invalid::at(field_path, format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
         }
     }
     Ok(())
 }
 
-/// Whether every number of the task is in range, and it fits into the machine.
+/// Checks that every number of the task is in range, and that the task fits into the machine.
 pub(super) fn check_task(index: usize, task: &Task, platform: &Platform) -> Result<(), Invalid> {
-    let place = |field: &str| format!("tasks[{index}].{field}");
+    let field_path = |field: &str| format!("tasks[{index}].{field}");
     let positive = |field: &str, time: u64| match time {
-        0 => Err(Invalid::at(place(field), "a time must be positive, this is 0")),
+        0 => Err(Invalid::at(field_path(field), "a time must be positive, this is 0")),
         1..=TIME_MAX_NS => Ok(()),
-        _ => Err(Invalid::at(place(field), format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns"))),
+        _ => Err(Invalid::at(field_path(field), format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns"))),
     };
     if task.name.is_empty() {
-        return Err(Invalid::at(place("name"), "is empty"));
+        return Err(Invalid::at(field_path("name"), "is empty"));
     }
     positive("period_ns", task.period_ns)?;
     positive("deadline_ns", task.deadline_ns)?;
     if task.deadline_ns > task.period_ns {
         let problem = format!("deadline {} ns exceeds the period {} ns", task.deadline_ns, task.period_ns);
         return Err(Invalid::at(
-            place("deadline_ns"),
+            field_path("deadline_ns"),
             format!("{problem}\n  hint: deadlines up to the period are analyzed"),
         ));
     }
     if task.wcet_ns.is_empty() {
         return Err(Invalid::at(
-            place("wcet_ns"),
+            field_path("wcet_ns"),
             "is empty\n  hint: give C^p for p = 1..N_P; one value if it does not depend on p",
         ));
     }
@@ -71,17 +71,20 @@ pub(super) fn check_task(index: usize, task: &Task, platform: &Platform) -> Resu
         [("jitter_ns", task.jitter_ns), ("blocking_ns", task.blocking_ns), ("nonpreemptive_ns", task.nonpreemptive_ns)]
     {
         if time > TIME_MAX_NS {
-            return Err(Invalid::at(place(field), format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
+            return Err(Invalid::at(
+                field_path(field),
+                format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns"),
+            ));
         }
     }
     if task.memory > platform.memory {
         let problem = format!("{} exceeds the {} of the whole machine", task.memory, platform.memory);
-        return Err(Invalid::at(place("memory_mib"), problem));
+        return Err(Invalid::at(field_path("memory_mib"), problem));
     }
     Ok(())
 }
 
-/// Makes `C^p` non-increasing from above and as long as there are partitions.
+/// Makes `C^p` non-increasing from the largest p down, and extends it to all partitions.
 pub(super) fn complete_curve(task: &mut Task, partitions: usize, warnings: &mut Vec<String>) {
     if let Some(&last) = task.wcet_ns.last()
         && task.wcet_ns.len() < partitions

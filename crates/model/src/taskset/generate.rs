@@ -1,12 +1,13 @@
-//! Task sets at random, for experiments over many of them.
+//! Random task sets, for experiments over many of them.
 //!
-//! Set number `index` under a `seed` is the same on every machine, whoever draws it and in whatever order: every set has a random
-//! stream of its own, one for each of utilizations, periods, curves and partitions, so that one setting changes only what it is about.
+//! Set number `index` under a `seed` is the same on every machine and in any order of drawing. Every set has random streams of
+//! its own for utilizations, periods, curves and partitions, so that a parameter changes only what it is about.
 //!
-//! Utilization vectors are to be uniform over those that sum to the total, or experiments are biased \[Bini2005\]. UUniFast and a
-//! flat Dirichlet vector are so where no task may exceed a cap. With caps, [`Utilizations::Capped`] is so for any caps: it draws
-//! from the box of caps by an exponential density that has the wanted sum on average, and accepts a vector so often that the
-//! density cancels. The Dirichlet-Rescale algorithm is not offered: its authors found it not always uniform, and deprecate it.
+//! Utilization vectors must be uniform over those that sum to the total, or experiments are biased \[Bini2005\]. UUniFast and a
+//! flat Dirichlet vector are uniform if no task has a cap. [`Utilizations::Capped`] is uniform for any caps: it draws from the
+//! box of caps by an exponential density that has the right sum on average, and accepts a vector with the probability that
+//! cancels the density. The Dirichlet-Rescale algorithm is not offered: its authors found it not always uniform, and deprecate
+//! it.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,84 +16,84 @@ use crate::analysis::CoreTask;
 use crate::stats::chi_square_uniform;
 use crate::units::Bytes;
 
-/// Vectors tried for one set, at most.
+/// Most vectors that are tried for one set.
 const TRIES_MAX: usize = 1_000_000;
-/// Tasks of a set, at most.
+/// Most tasks of a set.
 const TASKS_MAX: usize = 10_000;
 
-/// How utilizations are drawn.
+/// Method of drawing utilizations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Utilizations {
-    /// Uniform over all vectors with the sum; single tasks may exceed 1 where the sum does. \[Bini2005\]
+    /// Uniform over all vectors with the sum. Single tasks may exceed 1 if the sum does. \[Bini2005\]
     #[default]
     Uunifast,
-    /// The same, drawn again until no task exceeds its cap. \[Davis2011\]
+    /// As `Uunifast`, but drawn again until no task exceeds its cap. \[Davis2011\]
     UunifastDiscard,
-    /// Exponentials divided by their sum: as uniform as UUniFast, by another way.
+    /// Exponentially distributed numbers divided by their sum: as uniform as UUniFast, by another method.
     Dirichlet,
-    /// Uniform over the vectors with the sum and no task above its cap, for any caps.
+    /// Uniform over the vectors with the sum in which no task exceeds its cap, for any caps.
     Capped,
 }
 
-/// Tasks whose execution time depends on the cache alike, shaped like [Kim2013, Figure 10]: `C^p` falls exponentially from `C^1`
-/// to `C^N`.
+/// Tasks whose execution time depends on the cache in a similar way, with the shape of [Kim2013, Figure 10]: `C^p` falls
+/// exponentially from `C^1` to `C^N`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
-    /// How often, against the other classes.
+    /// Frequency of the class relative to the other classes.
     pub weight: f64,
     /// Range of `C^1 / C^N - 1`.
     pub sensitivity: [f64; 2],
-    /// Range of the partitions over which what is left of that falls to 1/e.
+    /// Range of the number of partitions over which the excess falls to 1/e.
     pub knee_partitions: [f64; 2],
 }
 
-/// The cache-sensitive and the insensitive tasks of [Kim2013, §5.2], as examples/kim2013-table1.json has them.
+/// The cache-sensitive and the insensitive tasks of [Kim2013, §5.2], as in examples/kim2013-table1.json.
 pub const KIM2013_CLASSES: [Class; 2] = [
     Class { weight: 1.0, sensitivity: [0.38, 0.57], knee_partitions: [4.0, 12.5] },
     Class { weight: 1.0, sensitivity: [0.05, 0.08], knee_partitions: [5.0, 6.0] },
 ];
 
-/// What sets are drawn from.
+/// Parameters from which sets are drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Generator {
-    /// Tasks of a set, n.
+    /// Number of tasks in a set, n.
     pub tasks: usize,
-    /// Sum of `C^N / T`, N being all partitions.
+    /// Sum of `C^N / T`, where N is the number of all partitions.
     pub utilization: f64,
-    /// How it is divided.
+    /// Method of dividing the utilization.
     pub utilizations: Utilizations,
-    /// Largest utilization of each task; one value stands for all. For `capped` and `uunifast-discard`.
+    /// Largest utilization of each task; a single value is for all tasks. Used by `capped` and `uunifast-discard`.
     pub caps: Vec<f64>,
-    /// Periods are log-uniform over this range. \[Emberson2010\]
+    /// Range of the periods, which are log-uniform. \[Emberson2010\]
     pub period_ns: [u64; 2],
-    /// Periods are multiples of this.
+    /// Step of the periods, which are multiples of it.
     pub period_step_ns: u64,
-    /// Deadlines are uniform over this range of shares of the period.
+    /// Range of the deadlines as shares of the period; they are uniform.
     pub deadline: [f64; 2],
     /// Classes of execution-time curves.
     pub classes: Vec<Class>,
-    /// Measured curves `C^1, C^2...` to take the shapes of instead, each as likely.
+    /// Measured curves `C^1, C^2...` that give the shapes instead of classes, each with the same probability.
     pub profiles_ns: Vec<Vec<u64>>,
     /// Range of a task's memory.
     pub task_memory_mib: [u64; 2],
-    /// Range of a task's partitions, on a core whose partitions are drawn too.
+    /// Range of the number of a task's partitions, on a core whose partitions are drawn too.
     pub task_partitions: [u32; 2],
-    /// Cores of the machine.
+    /// Number of cores of the machine.
     pub cores: u32,
-    /// Partitions of the machine, N.
+    /// Number of partitions of the machine, N.
     pub partitions: u32,
-    /// Memory of the machine.
+    /// Size of the machine's memory.
     pub memory_mib: u64,
-    /// Refill time, Δ.
+    /// Refill time of a partition, Δ.
     pub refill_ns_per_partition: u64,
     /// Cost of a context switch.
     pub switch_ns: u64,
 }
 
-/// 8 tasks of utilization 0.7, periods from 10 ms to 1 s, on the machine of [Kim2013, §5].
+/// Returns the parameters for 8 tasks of utilization 0.7 with periods from 10 ms to 1 s, on the machine of [Kim2013, §5].
 impl Default for Generator {
     fn default() -> Self {
         Self {
@@ -116,7 +117,7 @@ impl Default for Generator {
     }
 }
 
-/// Streams of a set.
+/// The random streams of a set.
 enum Stream {
     Utilizations,
     Periods,
@@ -125,9 +126,9 @@ enum Stream {
 }
 
 impl Generator {
-    /// Checks ranges. What they lead to is checked where a set is made.
+    /// Checks the ranges. What follows from them is checked when a set is made.
     pub fn check(&self) -> Result<(), Invalid> {
-        let wrong = |place: &str, problem: String| Err(Invalid::at(place, problem));
+        let wrong = |field: &str, problem: String| Err(Invalid::at(field, problem));
         let rises = |range: [f64; 2]| range.iter().all(|x| x.is_finite()) && range[0] <= range[1];
         if self.tasks == 0 || self.tasks > TASKS_MAX {
             return wrong("tasks", format!("{} is not a number of tasks from 1 to {TASKS_MAX}", self.tasks));
@@ -181,7 +182,7 @@ impl Generator {
         }
     }
 
-    /// Set number `index`, for a planner.
+    /// Returns set number `index`, for a planner.
     pub fn task_set(&self, seed: u64, index: u64) -> Result<TaskSet, Invalid> {
         let platform = Platform {
             cores: self.cores,
@@ -200,7 +201,8 @@ impl Generator {
         Ok(TaskSet::new(platform, self.draw(seed, index)?)?.0)
     }
 
-    /// Set number `index` on one core, highest priority first: each task on partitions that follow one another around the cache.
+    /// Returns set number `index` on one core, highest priority first. The partitions of each task follow one another around the
+    /// cache.
     pub fn core(&self, seed: u64, index: u64) -> Result<Vec<CoreTask>, Invalid> {
         if self.task_partitions[1] > self.partitions {
             let problem = format!("{} are more than the {} there are", self.task_partitions[1], self.partitions);
@@ -222,7 +224,7 @@ impl Generator {
         Ok(core)
     }
 
-    /// The utilizations of set number `index`.
+    /// Returns the utilizations of set number `index`.
     pub fn utilizations(&self, seed: u64, index: u64) -> Result<Vec<f64>, Invalid> {
         let mut random = stream(seed, index, Stream::Utilizations);
         let (n, total) = (self.tasks, self.utilization);
@@ -268,7 +270,7 @@ impl Generator {
         Ok(utilizations.into_iter().enumerate().map(task).collect())
     }
 
-    /// `C^p / C^N` for p from 1 to N.
+    /// Draws `C^p / C^N` for p from 1 to N.
     fn shape(&self, random: &mut fastrand::Rng) -> Vec<f64> {
         let count = self.partitions as usize;
         if !self.profiles_ns.is_empty() {
@@ -297,7 +299,8 @@ fn rejected(method: &str) -> Invalid {
     Invalid::at("utilizations", format!("{method} found no vector in {TRIES_MAX} tries\n  hint: {hint}"))
 }
 
-/// The random stream of one set: seeds that differ in a bit must not give streams alike, so they are mixed. \[Steele2014\]
+/// Returns a random stream of one set. Seeds that differ in one bit must not give similar streams, so they are mixed.
+/// \[Steele2014\]
 fn stream(seed: u64, index: u64, stream: Stream) -> fastrand::Rng {
     let mix = |mut z: u64| {
         z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -312,7 +315,7 @@ fn exponential(random: &mut fastrand::Rng) -> f64 {
     -libm::log1p(-random.f64())
 }
 
-/// \[Bini2005, Figure 3\]
+/// Draws `n` utilizations that sum up to `total`. \[Bini2005, Figure 3\]
 fn uunifast(n: usize, total: f64, random: &mut fastrand::Rng) -> Vec<f64> {
     let mut left = total;
     let mut vector: Vec<f64> = (1..n)
@@ -325,11 +328,12 @@ fn uunifast(n: usize, total: f64, random: &mut fastrand::Rng) -> Vec<f64> {
     vector
 }
 
-/// Uniform over `{x : Σ x = total, 0 <= x(i) <= caps(i)}`; `None` after too many tries.
+/// Draws uniformly from `{x : Σ x = total, 0 <= x(i) <= caps(i)}`; `None` after too many tries.
 ///
-/// All but one coordinate are drawn from `e^(-θx)` on `[0, cap]`, which leaves the last. The vector has the density `e^(-θ(total -
-/// last))`, so it is accepted with probability `e^(-θ last)`, if `last` is within its cap. θ >= 0 is such that the sum is right on
-/// average: then about one in `sqrt(2πn)` is accepted. For totals above half of all caps, what is missing to the caps is drawn.
+/// All but one coordinate are drawn from `e^(-θx)` on `[0, cap]`, which determines the last. The vector has the density
+/// `e^(-θ(total - last))`, so it is accepted with probability `e^(-θ last)` if `last` is within its cap. θ >= 0 is chosen such
+/// that the sum is right on average; then about one in `sqrt(2πn)` is accepted. For totals above half of all caps, the
+/// differences to the caps are drawn instead.
 fn capped(total: f64, caps: &[f64], random: &mut fastrand::Rng) -> Option<Vec<f64>> {
     let most: f64 = caps.iter().sum();
     if total > most / 2.0 {
@@ -371,16 +375,16 @@ fn capped(total: f64, caps: &[f64], random: &mut fastrand::Rng) -> Option<Vec<f6
     })
 }
 
-/// Tasks up to which uniformity can be tested: the test takes 2^n steps a vector.
+/// Most tasks for which uniformity can be tested. The test takes 2^n steps for a vector.
 pub const UNIFORMITY_TASKS_MAX: usize = 12;
 
-/// How probable it is that vectors drawn uniformly from `{x : Σ x = total, 0 <= x(i) <= caps(i)}` look as these or worse: p-values of
-/// chi-square tests, one for each coordinate but the last and one for each pair of neighbors. `None` for more than
-/// [`UNIFORMITY_TASKS_MAX`] tasks, or vectors or caps of other lengths than the first.
+/// Returns p-values of chi-square tests of whether `vectors` are uniform over `{x : Σ x = total, 0 <= x(i) <= caps(i)}`: one for
+/// each coordinate but the last, and one for each pair of neighbors. `None` for more than [`UNIFORMITY_TASKS_MAX`] tasks, or if
+/// vectors or caps differ in length from the first.
 ///
-/// The place of each coordinate in its distribution, given those before it, is uniform and independent of them exactly if the vectors
-/// are uniform \[Rosenblatt1952\]. With `V(s) = Σ_A (-1)^|A| (s - caps(A))₊^m / m!` over all subsets A of the m coordinates that
-/// follow, it is `1 - V(s - x) / V(s)` where the cap of the coordinate itself is among the caps.
+/// The value of the distribution function at each coordinate, given those before it, is uniform and independent of them exactly
+/// if the vectors are uniform \[Rosenblatt1952\]. With `V(s) = Σ_A (-1)^|A| (s - caps(A))₊^m / m!` over all subsets A of the m
+/// coordinates that follow, it is `1 - V(s - x) / V(s)`, where the cap of the coordinate itself is among the caps.
 pub fn uniformity(vectors: &[Vec<f64>], total: f64, caps: &[f64]) -> Option<Vec<f64>> {
     const BINS: usize = 10;
     let n = caps.len();
@@ -393,8 +397,8 @@ pub fn uniformity(vectors: &[Vec<f64>], total: f64, caps: &[f64]) -> Option<Vec<
         let mut left = total;
         let mut before = None;
         for i in 0..n - 1 {
-            let place = place(vector[i], left, caps[i], &caps[i + 1..]);
-            let bin = ((place * BINS as f64) as usize).min(BINS - 1);
+            let quantile = distribution_at(vector[i], left, caps[i], &caps[i + 1..]);
+            let bin = ((quantile * BINS as f64) as usize).min(BINS - 1);
             single[i][bin] += 1;
             if let Some(before) = before.replace(bin) {
                 pairs[i - 1][before * BINS + bin] += 1;
@@ -406,8 +410,9 @@ pub fn uniformity(vectors: &[Vec<f64>], total: f64, caps: &[f64]) -> Option<Vec<
     Some(single.chain(pairs.iter().map(|counts| chi_square_uniform(counts))).collect())
 }
 
-/// Distribution function of a coordinate with `cap`, at `x`, when it and those with the caps `rest` sum up to `total`.
-fn place(x: f64, total: f64, cap: f64, rest: &[f64]) -> f64 {
+/// Returns the distribution function of a coordinate with `cap` at `x`, given that it and the coordinates with the caps `rest`
+/// sum up to `total`.
+fn distribution_at(x: f64, total: f64, cap: f64, rest: &[f64]) -> f64 {
     // ∫ over the coordinate from 0 to x of the volume left for the rest, up to a factor.
     let volume = |sum: f64| -> f64 {
         (0u32..1 << rest.len())
@@ -431,7 +436,7 @@ mod tests {
         (0..count).map(|index| generator.utilizations(1, index).unwrap()).collect()
     }
 
-    /// The p-value of the worst of all tests of uniformity, if they were independent.
+    /// Returns the p-value of the worst of all tests of uniformity, as if they were independent.
     fn worst(vectors: &[Vec<f64>], total: f64, caps: &[f64]) -> f64 {
         let all = uniformity(vectors, total, caps).unwrap();
         let least = all.iter().copied().fold(1.0, f64::min);
@@ -548,18 +553,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_drawn_is_refused_by_name() {
-        let place = |generator: Generator| generator.task_set(1, 1).unwrap_err().place;
-        assert_eq!(place(Generator { tasks: 0, ..Generator::default() }), "tasks");
-        assert_eq!(place(with(4, 5.0, Utilizations::Capped, vec![1.0])), "caps");
-        assert_eq!(place(with(4, f64::NAN, Utilizations::Uunifast, vec![1.0])), "utilization");
-        assert_eq!(place(with(4, 1.0, Utilizations::Capped, vec![0.5, 0.5])), "caps");
-        assert_eq!(place(Generator { period_ns: [5, 4], ..Generator::default() }), "period_ns");
-        assert_eq!(place(Generator { task_partitions: [2, 1], ..Generator::default() }), "task_partitions");
+        let wrong_field = |generator: Generator| generator.task_set(1, 1).unwrap_err().place;
+        assert_eq!(wrong_field(Generator { tasks: 0, ..Generator::default() }), "tasks");
+        assert_eq!(wrong_field(with(4, 5.0, Utilizations::Capped, vec![1.0])), "caps");
+        assert_eq!(wrong_field(with(4, f64::NAN, Utilizations::Uunifast, vec![1.0])), "utilization");
+        assert_eq!(wrong_field(with(4, 1.0, Utilizations::Capped, vec![0.5, 0.5])), "caps");
+        assert_eq!(wrong_field(Generator { period_ns: [5, 4], ..Generator::default() }), "period_ns");
+        assert_eq!(wrong_field(Generator { task_partitions: [2, 1], ..Generator::default() }), "task_partitions");
         let many = Generator { task_partitions: [1, 33], ..Generator::default() };
         // A planner decides itself.
         assert!(many.task_set(1, 1).is_ok());
         assert_eq!(many.core(1, 1).unwrap_err().place, "task_partitions");
-        assert_eq!(place(Generator { classes: Vec::new(), ..Generator::default() }), "classes");
-        assert_eq!(place(Generator { cores: 0, ..Generator::default() }), "cores");
+        assert_eq!(wrong_field(Generator { classes: Vec::new(), ..Generator::default() }), "classes");
+        assert_eq!(wrong_field(Generator { cores: 0, ..Generator::default() }), "cores");
     }
 }

@@ -1,4 +1,4 @@
-//! Task sets and allocations from JSON or TOML. Whatever is wrong is named with its line, column and field.
+//! Task sets and allocations from JSON or TOML. Errors name the line, the column and the field.
 
 mod allocation;
 mod fields;
@@ -12,57 +12,58 @@ pub(super) use fields::{Fields, SET_FIELDS, TASK_FIELDS, number, wrong};
 pub use values::Spot;
 pub(super) use values::{Placed, Value, parse};
 
-/// Numbers of the file that the command line replaces, or that it must supply because the file lacks them.
+/// Numbers that the command line gives instead of the file, or in addition to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// `cores`
+    /// Replaces `cores` of the file.
     pub cores: Option<u32>,
-    /// `partitions`
+    /// Replaces `partitions` of the file.
     pub partitions: Option<u32>,
-    /// `memory_mib`
+    /// Replaces `memory_mib` of the file.
     pub memory: Option<Bytes>,
     /// The refill time to charge.
     pub refill: Option<RefillChoice>,
-    /// Memory to assume where neither says; only for questions that memory does not decide.
+    /// Memory to assume if neither the file nor the command line says. Use it only where memory has no influence.
     pub memory_default: Option<Bytes>,
-    /// Cores to assume where neither says.
+    /// Number of cores to assume if neither the file nor the command line says.
     pub cores_default: Option<u32>,
 }
 
 /// A file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Neither JSON nor TOML.
+    /// The file is neither JSON nor TOML.
     #[error("{at}: {problem}\n  hint: this was read as {format}; a JSON file begins with {{")]
     Syntax {
-        /// Where.
+        /// Location of the error.
         at: Spot,
-        /// What the parser says.
+        /// Description by the parser.
         problem: String,
-        /// `JSON` or `TOML`.
+        /// Format that was tried: `JSON` or `TOML`.
         format: &'static str,
     },
     /// A field of the whole set is missing.
     #[error("{at}: {field}: is missing\n  hint: write it into the file{alternative}")]
     Missing {
-        /// The beginning of the file.
+        /// Beginning of the file.
         at: Spot,
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// What would do as well, after a comma; empty where the file does not tell.
+        /// What can be given instead, after a comma; empty if nothing in the file can replace the field.
         alternative: &'static str,
     },
-    /// A field is missing, or its value is not usable.
+    /// A field is missing, or has an unusable value.
     #[error("{at}: {what}")]
     Field {
-        /// Where, or the beginning of what lacks it.
+        /// Location of the field, or the begin of the object without it.
         at: Spot,
-        /// Which field and why.
+        /// The field, and what is wrong with it.
         what: Invalid,
     },
 }
 
-/// Reads a task set. Programs that run as best they can are not part of what is planned. Also returns warnings, about fields nobody knows and curves that had to be changed.
+/// Reads a task set. Best-effort programs are not planned, so they are left out. Also returns warnings about unknown fields and
+/// about curves that had to be changed.
 pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String>), ReadError> {
     let root = parse(text)?;
     let file = Fields::of(String::new(), &root)?;
@@ -161,7 +162,7 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
     })
 }
 
-/// The locks of a task: a list of tables with `name` and `longest_ns`.
+/// Reads the locks of a task: a list of tables with `name` and `longest_ns`.
 fn locks(task: &Fields, warnings: &mut Vec<String>) -> Result<Vec<Lock>, ReadError> {
     if task.get("locks").is_none() {
         return Ok(Vec::new());
@@ -179,7 +180,7 @@ fn locks(task: &Fields, warnings: &mut Vec<String>) -> Result<Vec<Lock>, ReadErr
     task.list("locks", "a list of locks with name and longest_ns")?.iter().enumerate().map(read).collect()
 }
 
-/// The place of `tasks[2].wcet_ns[0]`, or of the innermost part of it that is there.
+/// Returns the location of a field such as `tasks[2].wcet_ns[0]`, or of the innermost part of its path that exists.
 fn spot_of(root: &Placed, place: &str) -> Spot {
     let mut at = root;
     for step in place.split(['.', '[']) {

@@ -1,4 +1,4 @@
-//! Times to refill a partition: those that are known, and which of them is charged.
+//! Times to refill a partition: the known ones, and the one that is charged.
 
 use std::str::FromStr;
 
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Ns, ParseError};
 
-/// Times to refill a partition, as far as they are known, in ns.
+/// Known times to refill a partition, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refills {
-    /// When what it displaces was only read.
+    /// Refill time if the displaced lines are clean.
     pub clean_ns: Option<u64>,
-    /// When all of what it displaces has to be written back.
+    /// Refill time if all displaced lines must be written back.
     pub dirty_ns: Option<u64>,
-    /// One miss after the other: lines of a partition x miss latency. Measured times are shorter where misses overlap,
-    /// and a task whose loads depend on each other does not let them.
+    /// Refill time with one miss after the other: lines of a partition x miss latency. Measured times are shorter because misses
+    /// overlap, but those of a task whose loads depend on each other do not.
     pub serial_ns: Option<u64>,
 }
 
 impl Refills {
-    /// Those that are known, by name.
+    /// Returns the known times, each with its kind.
     pub fn known(&self) -> impl Iterator<Item = (RefillKind, u64)> {
         let all = [
             (RefillKind::Clean, self.clean_ns),
@@ -31,20 +31,20 @@ impl Refills {
     }
 }
 
-/// Which of the [`Refills`].
+/// Kind of a refill time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefillKind {
     /// The displaced lines are clean.
     Clean,
-    /// What is displaced is written back.
+    /// The displaced lines are dirty and are written back.
     Dirty,
-    /// One miss after the other.
+    /// One miss follows the other.
     Serial,
 }
 
 impl RefillKind {
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Clean => "clean",
@@ -54,12 +54,12 @@ impl RefillKind {
     }
 }
 
-/// The refill time that bounds charge, Δ: one of those known, or a time given apart.
+/// The refill time that bounds charge, Δ: a known one, or a time given separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefillChoice {
-    /// One of those the task set knows.
+    /// A refill time that the task set contains.
     Known(RefillKind),
-    /// This time.
+    /// The given time.
     Time(Ns),
 }
 

@@ -1,63 +1,64 @@
 //! Workloads of rt-app (<https://github.com/scheduler-tools/rt-app>) as task sets.
 //!
-//! A thread with a timer becomes a periodic task that computes for as long as the thread runs between two expiries; a thread without one runs
-//! as best it can. What has no counterpart, such as locks, sleeps and memory copies, is named and left out.
+//! A thread with a timer becomes a periodic task that computes for as long as the thread runs between two expiries. A thread
+//! without a timer becomes a best-effort program. Settings without a counterpart, such as locks, sleeps and memory copies, are
+//! left out and listed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-/// A file that is no workload of rt-app.
+/// Error for a file that is not a workload of rt-app.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {problem}\n  hint: rt-app's doc/tutorial.txt describes its files")]
+#[error("{location}: {problem}\n  hint: rt-app's doc/tutorial.txt describes its files")]
 pub struct NotRtApp {
-    /// Where: names of objects, joined by dots.
-    pub place: String,
-    /// What is wrong.
+    /// Location of the error: names of objects, joined by dots.
+    pub location: String,
+    /// Description of the error.
     pub problem: String,
 }
 
-/// A task set, and what of the workload is not in it.
+/// A task set that was made from a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// As TOML.
+    /// The task set, as TOML.
     pub text: String,
-    /// What was left out, by place.
+    /// Settings of the workload that were left out, each with its location.
     pub left_out: Vec<String>,
 }
 
-/// What a thread does between two expiries of its timer.
+/// Work of a thread between two expiries of its timer.
 #[derive(Default)]
 struct Work {
     run_us: u64,
     period_us: Option<u64>,
 }
 
-/// Copies of one thread, at most.
+/// Most copies of one thread.
 const INSTANCES_MAX: u64 = 1000;
 
-fn wrong<T>(place: &str, problem: impl Into<String>) -> Result<T, NotRtApp> {
-    Err(NotRtApp { place: place.to_owned(), problem: problem.into() })
+fn wrong<T>(location: &str, problem: impl Into<String>) -> Result<T, NotRtApp> {
+    Err(NotRtApp { location: location.to_owned(), problem: problem.into() })
 }
 
-fn object<'a>(value: &'a Value, place: &str) -> Result<&'a Map<String, Value>, NotRtApp> {
-    value.as_object().map_or_else(|| wrong(place, "must be an object"), Ok)
+fn object<'a>(value: &'a Value, location: &str) -> Result<&'a Map<String, Value>, NotRtApp> {
+    value.as_object().map_or_else(|| wrong(location, "must be an object"), Ok)
 }
 
-fn microseconds(value: &Value, place: &str) -> Result<u64, NotRtApp> {
+fn microseconds(value: &Value, location: &str) -> Result<u64, NotRtApp> {
     match value.as_u64() {
         Some(time) if time <= u64::MAX / 1_000_000 => Ok(time),
-        _ => wrong(place, format!("{value} is not a number of microseconds")),
+        _ => wrong(location, format!("{value} is not a number of microseconds")),
     }
 }
 
-/// Whether `key` is an event called `name`: events of one kind are told apart by what follows the name.
+/// Whether `key` is an event called `name`. Events of one kind differ in what follows the name.
 fn is_event(key: &str, name: &str) -> bool {
     key.strip_prefix(name).is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Reads a workload. Every task is the built-in workload `spin`, and its `wcet_ns` the time that it computes.
+/// Converts a workload. Every task becomes the built-in workload `spin`, with the time that it computes as `wcet_ns`.
 pub fn import(text: &str) -> Result<Imported, NotRtApp> {
     let root: Value = serde_json::from_str(text).or_else(|error| wrong("file", error.to_string()))?;
     let root = object(&root, "file")?;
@@ -73,8 +74,8 @@ pub fn import(text: &str) -> Result<Imported, NotRtApp> {
     let Some(tasks) = root.get("tasks") else { return wrong("tasks", "is missing") };
     let (mut body, mut cpus) = (String::new(), BTreeSet::new());
     for (name, task) in object(tasks, "tasks")? {
-        let place = format!("tasks.{name}");
-        one(name, object(task, &place)?, &place, &mut body, &mut cpus, &mut left_out)?;
+        let location = format!("tasks.{name}");
+        one(name, object(task, &location)?, &location, &mut body, &mut cpus, &mut left_out)?;
     }
     if cpus.is_empty() {
         cpus.insert(0);
@@ -86,7 +87,7 @@ pub fn import(text: &str) -> Result<Imported, NotRtApp> {
 fn one(
     name: &str,
     task: &Map<String, Value>,
-    place: &str,
+    location: &str,
     body: &mut String,
     cpus: &mut BTreeSet<u32>,
     left_out: &mut Vec<String>,
@@ -97,7 +98,7 @@ fn one(
     let mut cpu = None;
     let mut instances = 1;
     for (key, value) in task {
-        let at = format!("{place}.{key}");
+        let at = format!("{location}.{key}");
         match key.as_str() {
             "instance" => match value.as_u64() {
                 Some(count @ 0..=INSTANCES_MAX) => instances = count,
@@ -149,10 +150,10 @@ fn one(
     Ok(())
 }
 
-/// Adds up what a thread does in all of its phases.
-fn phases(phases: &Value, place: &str, work: &mut Work, left_out: &mut Vec<String>) -> Result<(), NotRtApp> {
-    for (phase, value) in object(phases, place)? {
-        let at = format!("{place}.{phase}");
+/// Adds up the work of a thread in all of its phases.
+fn phases(phases: &Value, location: &str, work: &mut Work, left_out: &mut Vec<String>) -> Result<(), NotRtApp> {
+    for (phase, value) in object(phases, location)? {
+        let at = format!("{location}.{phase}");
         let phase = object(value, &at)?;
         let times = match phase.get("loop") {
             None => 1,
@@ -174,28 +175,28 @@ fn phases(phases: &Value, place: &str, work: &mut Work, left_out: &mut Vec<Strin
 fn event(
     key: &str,
     value: &Value,
-    place: &str,
+    location: &str,
     times: u64,
     work: &mut Work,
     left_out: &mut Vec<String>,
 ) -> Result<(), NotRtApp> {
     if is_event(key, "run") || is_event(key, "runtime") {
-        work.run_us = work.run_us.saturating_add(microseconds(value, place)?.saturating_mul(times));
+        work.run_us = work.run_us.saturating_add(microseconds(value, location)?.saturating_mul(times));
     } else if is_event(key, "timer") {
-        let period = object(value, place)?.get("period");
-        let Some(period) = period else { return wrong(place, "has no period") };
-        let period = microseconds(period, &format!("{place}.period"))?;
+        let period = object(value, location)?.get("period");
+        let Some(period) = period else { return wrong(location, "has no period") };
+        let period = microseconds(period, &format!("{location}.period"))?;
         match work.period_us {
             Some(known) if known != period => {
-                left_out.push(format!("{place}: a second period; {known} us is used"));
+                left_out.push(format!("{location}: a second period; {known} us is used"));
             }
             _ => work.period_us = Some(period),
         }
         if times != 1 {
-            left_out.push(format!("{place}: the phase has {times} periods and is taken as one job"));
+            left_out.push(format!("{location}: the phase has {times} periods and is taken as one job"));
         }
     } else {
-        left_out.push(format!("{place}: has no counterpart"));
+        left_out.push(format!("{location}: has no counterpart"));
     }
     Ok(())
 }
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
     use crate::taskset::programs::programs;
 
-    /// In the form of rt-app's doc/examples.
+    /// A workload in the form of rt-app's doc/examples.
     const WORKLOAD: &str = r#"{
   "tasks": {
     "control": {
@@ -253,11 +254,11 @@ mod tests {
 
     #[test]
     fn what_is_no_workload_is_named_with_its_place() {
-        let place = |from: &str, to: &str| import(&WORKLOAD.replace(from, to)).unwrap_err().place;
-        assert_eq!(place("\"run\": 1000", "\"run\": -1"), "tasks.control.run");
-        assert_eq!(place("\"period\": 20000", "\"no\": 1"), "tasks.vision.phases.wait.timer");
-        assert_eq!(place("\"instance\": 2", "\"instance\": 1e9"), "tasks.control.instance");
-        assert_eq!(place("\"tasks\"", "\"taks\""), "tasks");
-        assert_eq!(place("{\n  \"tasks\"", "[\n  \"tasks\""), "file");
+        let location = |from: &str, to: &str| import(&WORKLOAD.replace(from, to)).unwrap_err().location;
+        assert_eq!(location("\"run\": 1000", "\"run\": -1"), "tasks.control.run");
+        assert_eq!(location("\"period\": 20000", "\"no\": 1"), "tasks.vision.phases.wait.timer");
+        assert_eq!(location("\"instance\": 2", "\"instance\": 1e9"), "tasks.control.instance");
+        assert_eq!(location("\"tasks\"", "\"taks\""), "tasks");
+        assert_eq!(location("{\n  \"tasks\"", "[\n  \"tasks\""), "file");
     }
 }

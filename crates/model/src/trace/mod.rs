@@ -1,4 +1,4 @@
-//! Memory traces: what a program accessed, in order.
+//! Memory traces: the accesses of a program, in order.
 //!
 //! A [`Reader`] reads any of four formats from any stream, in batches and bounded memory. A [`Writer`] writes the compact
 //! one, and an [`AnyWriter`] any of them.
@@ -20,15 +20,15 @@ const BATCH: usize = 1 << 14;
 /// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Dinero's text: a label (0 read, 1 write, 2 instruction fetch; or r, w, i) and a hexadecimal address per line; the rest
-    /// of the line is ignored, and every access is one byte.
+    /// Dinero's text format. Each line has a label (0 read, 1 write, 2 instruction fetch; or r, w, i) and a hexadecimal address.
+    /// The rest of the line is ignored, and every access is one byte.
     Din,
-    /// What `valgrind --tool=lackey --trace-mem=yes` prints: ` L`, ` S`, ` M` (a load and a store) and `I ` lines of
-    /// `address,bytes`; lines that begin with `==` are valgrind's own and skipped.
+    /// Output of `valgrind --tool=lackey --trace-mem=yes`: ` L`, ` S`, ` M` (a load and a store) and `I ` lines of
+    /// `address,bytes`. Lines that begin with `==` are valgrind's own and skipped.
     Lackey,
-    /// Little-endian 64-bit addresses of one byte each; bit 63 is set for writes.
+    /// Little-endian 64-bit addresses, each an access of one byte. Bit 63 is set for writes.
     U64,
-    /// isochrome's compact binary form, which [`Writer`] writes.
+    /// The compact binary format of isochrome, which [`Writer`] writes.
     Iso,
 }
 
@@ -82,7 +82,7 @@ pub enum TraceError {
         /// Description of the error.
         what: String,
     },
-    /// Reading failed.
+    /// The stream cannot be read.
     #[error("{name}: {source}")]
     Read {
         /// Name of the trace.
@@ -201,7 +201,7 @@ fn read<R: Read>(form: &mut Form, source: &mut Source<R>, batches: &mut Vec<Vec<
     }
 }
 
-/// The stream, and how far it has been read.
+/// The stream, and the position up to which it has been read.
 struct Source<R> {
     name: String,
     input: R,

@@ -9,19 +9,20 @@ use crate::units::CpuId;
 /// Goal for the cost: at most this share of a CPU at 10 000 events a second.
 pub const COST_GOAL: f64 = 0.01;
 
-/// What watching cost.
+/// Cost of a watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
-    /// Share of one CPU that the watching process took.
+    /// Share of one CPU that the watching process used.
     pub cpu_share: f64,
-    /// Times per second that it looked.
-    pub looks_per_second: f64,
-    /// Events per second that the kernel wrote for it.
+    /// Number of times per second that it read the kernel's records.
+    #[serde(rename = "looks_per_second")]
+    pub reads_per_second: f64,
+    /// Number of events per second that the kernel wrote.
     pub events_per_second: f64,
-    /// Times per second that its tasks took a CPU to read counters; absent where none polls.
+    /// Number of times per second that its polling tasks took a CPU to read counters; absent if no tasks poll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls_per_second: Option<f64>,
-    /// What each of the events cost the CPU on which it was written; absent where that could not be measured.
+    /// Cost of an event to the CPU on which it was written; absent if it could not be measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<RecordCost>,
 }
@@ -35,18 +36,19 @@ impl Cost {
     }
 }
 
-/// What the kernel takes to write a record, on the CPU that it is of: measured on this machine before the watch, alternating between with and without records.
+/// Time that the kernel takes to write a record, on the CPU that the record is about. It was measured on this machine before the
+/// watch, in alternating runs with and without records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordCost {
-    /// Where it was measured.
+    /// CPU on which it was measured.
     pub cpu: CpuId,
-    /// The median of the pairs, in ns.
+    /// Median of the pairs, in ns.
     pub ns: f64,
-    /// A quarter of them was below this.
+    /// Lower quartile of the pairs, in ns.
     pub ns_low: f64,
-    /// A quarter of them was above this.
+    /// Upper quartile of the pairs, in ns.
     pub ns_high: f64,
-    /// How many there were.
+    /// Number of pairs.
     pub pairs: u64,
 }
 

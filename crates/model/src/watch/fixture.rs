@@ -14,7 +14,7 @@ pub fn state() -> State {
     let pairs = [1000.0, 1500.0, 2000.0, 2500.0, 3000.0];
     let cost = Cost {
         cpu_share: 0.005,
-        looks_per_second: 20.0,
+        reads_per_second: 20.0,
         events_per_second: 10_000.0,
         polls_per_second: None,
         record: RecordCost::of(CpuId(0), &pairs),

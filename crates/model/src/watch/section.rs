@@ -110,13 +110,14 @@ mod tests {
     use crate::units::CpuId;
     use crate::watch::{Counts, Entry, Gap, Slice, SwitchOut};
 
-    /// Two tasks that take turns of 10 ms: `calm` misses never, `wild` in half of its accesses.
-    fn two(turns: u64, counters: bool) -> Watched {
+    /// Returns a watch of two tasks that alternate in slices of 10 ms: `calm` never misses, `wild` misses in half of its
+    /// accesses.
+    fn two(slices: u64, counters: bool) -> Watched {
         let mut watched = Watched::default();
-        for turn in 0..turns {
+        for number in 0..slices {
             for (thread, name, begin, end, misses) in [(7, "calm <1>", 0, 6, 0), (8, "wild", 6, 10, 5000)] {
                 let counts = counters.then_some(Counts { accesses: 10_000, misses, instructions: 900, cycles: 600 });
-                let at = |ms: u64| Ns(1_000_000 * (10 * turn + ms));
+                let at = |ms: u64| Ns(1_000_000 * (10 * number + ms));
                 let (cpu, name, left) = (CpuId(0), name.to_owned(), SwitchOut::Preempted);
                 watched.note(&Entry::Slice(Slice { cpu, thread, name, begin: at(begin), end: at(end), left, counts }));
             }
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_timeline_has_bars_where_a_task_misses_and_none_where_it_does_not() {
-        // Five parts or so of each turn: 4 of 10 ms miss.
+        // Five parts or so of each slice: 4 of 10 ms miss.
         let bars_of_misses = bars(&two(10, true));
         assert!((35..=65).contains(&bars_of_misses), "{bars_of_misses}");
         // Without counters the bars are the shares of both.
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_figure_does_not_grow_with_the_watch() {
-        let [short, long] = [100, 5000].map(|turns| bars(&two(turns, true)));
+        let [short, long] = [100, 5000].map(|slices| bars(&two(slices, true)));
         assert!(long < 2 * short, "{short} {long}");
     }
 

@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use super::Cost;
 use crate::units::{CpuId, Ns};
 
-/// What counters counted in a slice.
+/// Counts of the events in a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
-    /// Accesses to the level watched.
+    /// Number of accesses to the watched level.
     pub accesses: u64,
-    /// Those that missed.
+    /// Number of these accesses that missed.
     pub misses: u64,
-    /// Instructions retired.
+    /// Number of instructions retired.
     pub instructions: u64,
-    /// Cycles of the core.
+    /// Number of cycles of the core.
     pub cycles: u64,
 }
 
@@ -33,73 +33,73 @@ impl Counts {
     }
 }
 
-/// Why a thread left its CPU.
+/// Reason why a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchOut {
     /// Another thread preempted it.
     Preempted,
-    /// It sleeps until it is woken.
+    /// The thread sleeps until it is woken.
     Asleep,
-    /// It waits for the kernel or a device, or was stopped.
+    /// The thread waits for the kernel or a device, or was stopped.
     Blocked,
-    /// It has ended.
+    /// The thread has ended.
     Ended,
 }
 
-/// Time for which a thread had a CPU.
+/// A time interval in which a thread had a CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
-    /// Which CPU.
+    /// CPU of the slice.
     pub cpu: CpuId,
-    /// Which thread.
+    /// Number of the thread.
     pub thread: i32,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// From when, by a clock that is never set.
+    /// Begin of the slice, by CLOCK_MONOTONIC.
     pub begin: Ns,
-    /// Until when.
+    /// End of the slice.
     pub end: Ns,
-    /// How it ended.
+    /// Reason why the thread left the CPU.
     pub left: SwitchOut,
-    /// What was counted; absent where nothing was.
+    /// Counts of events in the slice; absent without counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
 }
 
-/// Time of a CPU of which nothing is known: slices are missing.
+/// A time interval in which nothing is known of a CPU, so slices are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
-    /// Which CPU.
+    /// CPU of the gap.
     pub cpu: CpuId,
-    /// Until when.
+    /// End of the gap.
     pub end: Ns,
-    /// Events that the kernel had no room for; `None` where others had the counters.
+    /// Number of events that the kernel had no room for; `None` if others used the counters.
     pub lost: Option<u64>,
 }
 
-/// What is known of a watch as a whole: each says all that the ones before it did.
+/// State of a watch as a whole. Each state includes what the earlier ones contain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct State {
-    /// The steal time of each CPU. Empty where the kernel does not say.
+    /// Steal time of each CPU; empty if the kernel does not report it.
     #[serde(default, alias = "stolen", skip_serializing_if = "Vec::is_empty")]
     pub steal: Vec<CpuSteal>,
-    /// What it cost; absent where that is not known.
+    /// Cost of the watch; absent if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// What the switches are recorded by; absent in records of versions that did not say.
+    /// Source of the switches; absent in records of versions that did not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// What it cannot tell, and why.
+    /// Notes on what the watch cannot report, and why.
     pub notes: Vec<String>,
 }
 
-/// The share of a CPU's time that is steal time: the hypervisor gave the CPU to others.
+/// Share of a CPU's time that is steal time, in which the hypervisor gave the CPU to others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuSteal {
-    /// Which CPU.
+    /// CPU of the steal time.
     pub cpu: CpuId,
-    /// Share of the time.
+    /// Share of the time, 0 to 1.
     pub share: f64,
 }
 

@@ -20,12 +20,12 @@ pub(super) const KEPT: usize = 64;
 /// What a task did in one interval of the watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Part {
-    /// Time it had a CPU, in ns.
+    /// Time for which the task had a CPU, in ns.
     pub run_ns: u64,
     /// Part of that time in slices that have a miss ratio, in ns.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rated_ns: u64,
-    /// The sum of that time, each multiplied by the miss ratio.
+    /// Sum of the lengths of these slices, each multiplied by its miss ratio.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub missed_ns: f64,
 }
@@ -59,45 +59,46 @@ impl Part {
     }
 }
 
-/// What is known of a task.
+/// Statistics of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskStatistics {
-    /// Its name.
+    /// Name of the task.
     pub name: String,
-    /// CPU it had last.
+    /// CPU that the task had last.
     pub cpu: CpuId,
-    /// Slices, each of which ends with a switch.
+    /// Number of slices, each of which ends with a switch.
     pub slices: u64,
-    /// Those that ended because another took the CPU.
+    /// Number of slices that ended because another thread took the CPU.
     pub preemptions: u64,
-    /// Slices on another CPU than the one before.
+    /// Number of slices on another CPU than the slice before.
     pub migrations: u64,
-    /// Time it had a CPU, in ns.
+    /// Time for which the task had a CPU, in ns.
     pub run_ns: u64,
-    /// The longest slice, in ns.
+    /// Longest slice, in ns.
     pub slice_ns_max: HighWaterMark,
-    /// The most time on a CPU between two sleeps, or from the last to its end, in ns; absent while neither was seen. Jobs in which slices
-    /// are missing are left out.
+    /// Longest time on a CPU between two sleeps, or from the last sleep to the end, in ns; absent as long as neither was
+    /// observed. Jobs with missing slices are left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_ns_max: Option<HighWaterMark>,
-    /// All that was counted; absent without counters.
+    /// Sum of all counts; absent without counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
     /// Miss ratio of the last slice that has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_ratio_now: Option<f64>,
-    /// The highest miss ratio of a slice.
+    /// Highest miss ratio of a slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_ratio_worst: Option<f64>,
     /// The last slices: begin, end, miss ratio. [Sebek2002, Figure 6]
     pub timeline: VecDeque<(Ns, Ns, Option<f64>)>,
-    /// What it did in the parts of the watch, those of [`Watched::part_ns`] since the clock's zero; those in which it had no CPU are left out.
+    /// Statistics of the parts of the watch, by their numbers since the clock's zero in units of [`Watched::part_ns`]. Parts in
+    /// which the task had no CPU are left out.
     #[serde(default)]
     pub parts: BTreeMap<u64, Part>,
-    /// Whether it has ended.
+    /// Whether the task has ended.
     #[serde(default)]
     pub ended: bool,
-    /// Time on a CPU since it slept; `None` where it is not known whether it has slept, up to when it next does.
+    /// Time on a CPU since the last sleep; `None` if it is not known whether the task has slept, until it sleeps the next time.
     #[serde(skip)]
     pub(super) job_ns: Option<u64>,
 }

@@ -110,7 +110,7 @@ impl Watched {
         let mut text = format!(
             "watching took {} of a CPU, looking {:.0} times{polls} and seeing {:.0} events a second{by}\n",
             percent(cost.cpu_share),
-            cost.looks_per_second,
+            cost.reads_per_second,
             cost.events_per_second
         );
         let goal = percent(COST_GOAL);

@@ -61,7 +61,7 @@ fn in_shared_memory(path: &Path) -> PathBuf {
     Path::new("/dev/shm").join(folder).join(format!("{:016x}-{name}", hasher.finish()))
 }
 
-/// Removes files of pages whose measurement was killed.
+/// Removes files of pages that killed measurements have left.
 pub(super) fn remove_left(folder: &Path, level: u8) {
     let kept = Reference::read(&path(folder, level)).ok().flatten().and_then(|reference| reference.path);
     let beside = pages_path(folder, level, "");
@@ -73,7 +73,7 @@ pub(super) fn remove_left(folder: &Path, level: u8) {
     }
 }
 
-/// Removes files whose names are `prefix`, the number of a process that has ended, another number, and `.pages`, but not `kept`.
+/// Removes files whose names consist of `prefix`, the number of a process that has ended, another number, and `.pages`, except for `kept`.
 fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();

@@ -42,7 +42,7 @@ const SCHEMA: &str = "isochrome-reference/3";
 /// Number of failed checks after which pages left by an earlier command are measured again, and of attempts to match color numbers.
 const CHECKS: u64 = 3;
 
-/// Time in which checks that come to no decision are repeated.
+/// Time for which undecided checks are repeated.
 const CHECK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pages of known color.
@@ -51,7 +51,7 @@ pub struct Reference {
     saved: String,
     fingerprint: String,
     boot_id: String,
-    /// Identifies the numbering: two references with the same value give each color the same number.
+    /// Identifier of the numbering. Two references with the same identifier give each color the same number.
     #[serde(default)]
     pub numbering: String,
     /// The cache level whose colors these are.
@@ -60,7 +60,7 @@ pub struct Reference {
     pub geometry: Geometry,
     /// Size of the next data level inside that level.
     inner: Bytes,
-    /// The file with the pages; `None` where there is no folder in memory to keep it in.
+    /// File with the pages; `None` if there is no folder in memory for it.
     pub path: Option<PathBuf>,
     /// Length of the file.
     pub bytes: Bytes,
@@ -73,7 +73,7 @@ pub struct Reference {
     pub rule: Option<Palette>,
 }
 
-/// Pages of known color, checked and ready to test others by.
+/// Pages of known color that were checked and can test others.
 pub struct Ready {
     /// The pages of known color.
     pub reference: Reference,
@@ -83,17 +83,17 @@ pub struct Ready {
     pub numbers: Numbers,
 }
 
-/// Where color numbers come from.
+/// Origin of the numbers of colors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Numbers {
-    /// They are those of earlier commands.
+    /// The numbers of earlier commands.
     Kept,
-    /// They are new: nothing was measured before.
+    /// New numbers, because nothing was measured before.
     New,
-    /// Pages had lost their colors, and were measured anew; the numbers are as before.
+    /// The same numbers as before, although pages had lost their colors and were measured again.
     Matched,
-    /// Pages had lost their colors, and too few were left to match all numbers by. Colors that could be matched keep theirs.
+    /// New numbers for some colors, because too few pages were left to match them. Matched colors keep their numbers.
     Replaced,
     /// The machine's numbers, matched by eviction tests; this user's own numbers were different.
     Machines,
@@ -363,7 +363,8 @@ fn confirmed_sets(
 mod tests {
     use super::*;
 
-    /// A set with pages of another color gave its color to pages of both: 41 of 512 pages of a program were evicted by colors of others.
+    /// A set with pages of another color gave its color to pages of both, and 41 of 512 pages of a program were evicted by colors of
+    /// others.
     #[test]
     fn sets_lose_pages_of_other_colors_and_those_that_hold_too_many_are_refused() {
         let (own, other) = (Some(Answer::Color(Color(0))), Some(Answer::Color(Color(1))));

@@ -176,7 +176,8 @@ mod tests {
         votes.iter().map(|(color, count)| (Color(*color), *count)).collect()
     }
 
-    /// Numbers of all colors changed where the pages of two had lost their colors: a program was on the wrong ones until it had followed.
+    /// All colors changed their numbers when the pages of two had lost their colors, and a program was on the wrong colors until it had
+    /// followed.
     #[test]
     fn colors_that_can_be_matched_keep_their_numbers_where_others_cannot() {
         let found = vec![votes(&[(2, 9)]), votes(&[(0, 3), (1, 3)]), votes(&[(3, 10), (0, 2)]), votes(&[])];

@@ -13,8 +13,8 @@ use crate::sys::memory::page_bytes;
 /// several, so a wrong result is rare, and wrong bits fail half of the tests or more.
 const BITS_CONTRADICTED: f64 = 0.1;
 
-/// One of so many pages that frame bits color is tested, and at least so many: where a host gives its guest memory in huge pages now and
-/// then, or the set index hashes higher bits, the bits are right for some of the memory.
+/// One in this many pages with a color by frame bits is tested, and at least this many. The bits may be right only for a part of the
+/// memory, if a host gives its guest some memory in huge pages, or the set index hashes higher bits.
 const BITS_CHECKED: usize = 16;
 
 const BITS_CHECKED_AT_LEAST: usize = 256;

@@ -37,7 +37,7 @@ const START_REST: Duration = Duration::from_millis(50);
 /// Time after which the search for eviction sets ends with those found so far.
 const DISCOVERY_LIMIT: Duration = Duration::from_secs(60);
 
-/// A survey under way: eviction sets are known, pages are being classified.
+/// A survey in progress: eviction sets are known, and pages are being classified.
 pub struct Survey {
     target: Target,
     method: Method,
@@ -61,7 +61,7 @@ pub struct Survey {
 
 /// Classified memory, and how it was classified.
 pub struct Collection {
-    /// The pages; the first [`Samples::pages`]`.len()` are classified.
+    /// The pages, of which the first [`Samples::pages`]`.len()` are classified.
     pub arena: Arena,
     /// The samples of the classified pages.
     pub samples: Samples,
@@ -69,7 +69,7 @@ pub struct Collection {
     pub inference: Inference,
     /// Total time until the last page was classified.
     pub elapsed: Duration,
-    /// Time of classification alone, confirmation of ambiguous pages included.
+    /// Time of classification alone, including the confirmation of ambiguous pages.
     pub classifying: Duration,
 }
 
@@ -114,8 +114,7 @@ impl Survey {
         }
     }
 
-    /// Begins a survey with the first method that works here: frame bits where eviction tests confirm them, hardware
-    /// counters, time.
+    /// Begins a survey with the first method that works here: frame bits confirmed by eviction tests, hardware counters, or time.
     pub fn start(target: Target, limit: Bytes, processor: &Processor, seed: u64) -> Result<Survey, ColorError> {
         let mut refused = Vec::new();
         for method in [Method::Bits, Method::Counters] {
@@ -269,10 +268,10 @@ impl Survey {
         self.group_colors.iter().map(|c| u32::from(c.0) + 1).max().unwrap_or(0)
     }
 
-    /// Classifies `more` further pages, as far as the memory limit allows.
+    /// Classifies `more` further pages, within the memory limit.
     ///
-    /// Fails with [`ColorError::BitsContradicted`] where frame bits were asked for and are wrong here, and where eviction sets are not found
-    /// in their place.
+    /// Fails with [`ColorError::BitsContradicted`] if frame bits were requested and are wrong here, or if no eviction sets are found in
+    /// their place.
     pub fn classify(&mut self, more: usize) -> Result<(), ColorError> {
         let first = self.pages.len();
         let end = (first + more).min(self.pages_at_most());
@@ -305,7 +304,7 @@ impl Survey {
 
     /// Classifies until there are at least `wanted` pages of every color, 1024 pages at a time.
     ///
-    /// Fails with [`ColorError::ColorExhausted`] when the memory limit is reached before that.
+    /// Fails with [`ColorError::ColorExhausted`] if the memory limit is reached before that.
     pub fn classify_until(&mut self, wanted: usize) -> Result<(), ColorError> {
         const STEP: usize = 1024;
         loop {

@@ -10,16 +10,16 @@ use super::Survey;
 /// colors, too, and evicts a line or two where pages fill all ways.
 const LOST: f32 = 0.2;
 
-/// Shares of a page lost in one color's test of [`Survey::verify`].
+/// Shares of a page lost in the test of one color by [`Survey::verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct VerifiedShares {
-    /// With as many pages of the color as ways.
+    /// Share lost with as many pages of the color as the cache has ways.
     pub fits: f32,
-    /// With half as many more.
+    /// Share lost with half as many pages more.
     pub thrashes: f32,
-    /// With half as many pages as ways of every color.
+    /// Share lost with half as many pages as ways of every color.
     pub spread: f32,
-    /// With no other page.
+    /// Share lost without any other page.
     pub control: f32,
 }
 
@@ -30,10 +30,10 @@ impl VerifiedShares {
     }
 }
 
-/// The outcome of [`Survey::verify`], one entry per color.
+/// Result of [`Survey::verify`], with one entry per color.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Verification {
-    /// Shares lost; none for a color with too few pages to test.
+    /// Shares lost; `None` for a color with too few pages to test.
     pub shares: Vec<Option<VerifiedShares>>,
 }
 

@@ -13,7 +13,7 @@ use super::kept::Kept;
 use super::sample::{Stream, seeded};
 use super::{Kernel, KernelError, KernelKind};
 
-/// A transform of real numbers. One job copies the signal, which is kept, and transforms the copy in place.
+/// A cosine transform of real numbers. A job copies the signal, which is kept, and transforms the copy in place.
 pub struct Dct {
     plan: Arc<dyn TransformType2And3<f64>>,
     signal: Kept<f64>,
@@ -48,7 +48,7 @@ impl Kernel for Dct {
         self.has_run = true;
     }
 
-    /// Signal, result, scratch and tables. The tables are counted as `points` numbers, an upper bound that they nearly
+    /// Returns the size of signal, result, scratch and tables. The tables are counted as `points` numbers, an upper bound that they nearly
     /// reach: split radix keeps `m / 2` numbers for each power of two `m` from 32 to `points`.
     fn working_set(&self) -> Bytes {
         let table_bytes = self.plan.len() * size_of::<f64>();
@@ -98,8 +98,8 @@ fn energy_of_spectrum(spectrum: &[f64]) -> f64 {
 
 /// Returns `X_k` by the definition; the angle is reduced before it is rounded.
 fn by_definition(signal: &[f64], k: usize) -> f64 {
-    let turn = 4 * signal.len();
-    let angle = |j: usize| TAU * (k * (2 * j + 1) % turn) as f64 / turn as f64;
+    let period = 4 * signal.len();
+    let angle = |j: usize| TAU * (k * (2 * j + 1) % period) as f64 / period as f64;
     signal.iter().enumerate().map(|(j, x)| x * angle(j).cos()).sum()
 }
 

@@ -12,7 +12,7 @@ use super::kept::Kept;
 use super::sample::{Stream, seeded};
 use super::{Kernel, KernelError, KernelKind};
 
-/// A transform of complex numbers. One job copies the signal, which is kept, and transforms the copy in place.
+/// A Fourier transform of complex numbers. A job copies the signal, which is kept, and transforms the copy in place.
 pub struct Fft {
     plan: Arc<dyn rustfft::Fft<f64>>,
     signal: Kept<Complex<f64>>,
@@ -48,8 +48,8 @@ impl Kernel for Fft {
         self.has_run = true;
     }
 
-    /// Signal, result, scratch and tables. The tables are counted as `points` numbers, an upper bound that they nearly
-    /// reach: a step of radix `r` that makes `m` points from `m / r` keeps `m - m / r`, which adds up to less than `points`.
+    /// Returns the size of signal, result, scratch and tables. The tables are counted as `points` numbers, an upper bound that they nearly
+    /// reach: a step of radix `r` that makes `m` points from `m / r` keeps `m - m / r` numbers, which adds up to less than `points`.
     fn working_set(&self) -> Bytes {
         let table_bytes = self.plan.len() * size_of::<Complex<f64>>();
         Bytes((self.signal.bytes() + size_of_val(self.scratch.as_slice()) + table_bytes) as u64)

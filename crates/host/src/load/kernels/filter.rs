@@ -8,19 +8,19 @@ use isochrome_model::units::Bytes;
 use super::sample::{Stream, dot, seeded};
 use super::{Kernel, KernelError, Sample};
 
-/// A filter of order `n` ("taps"): `n + 1` coefficients and a delay line of as many words, for the present input and the
-/// `n` before it. One job feeds one sample.
+/// A filter of order `n` ("taps"), with `n + 1` coefficients and a delay line of as many words, for the present input and the `n` before
+/// it. A job processes one sample.
 ///
-/// `M`: where both arrays lie, coefficients first; `&mut [T]` or a `Vec<T>`.
+/// `M`: the memory of both arrays, coefficients first; `&mut [T]` or a `Vec<T>`.
 ///
-/// The delay line is a circular buffer that grows downward: newer inputs lie before older ones, as small `i` before
-/// large in the coefficients. The sum is then two dot products of contiguous pieces, split where the buffer wraps.
+/// The delay line is a circular buffer that grows downward: newer inputs lie before older ones, like small `i` before large in the
+/// coefficients. The sum then consists of two dot products of contiguous pieces, split where the buffer wraps.
 pub struct Filter<T, M = Vec<T>> {
     memory: M,
     taps: usize,
     /// Index of `x_t` in the delay line.
     newest: usize,
-    /// Jobs done, and the index of the next input.
+    /// Number of jobs done, which is the index of the next input.
     job_count: u64,
     /// Result of the last job.
     output: T,
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Feeds `inputs` and compares every output with a convolution over the whole history.
+    /// Processes `inputs`, and compares every output with a convolution over the whole history.
     fn assert_convolves<T: Sample>(taps: usize, inputs: &[T]) {
         let mut memory = vec![T::ZERO; Filter::<T>::memory_len(taps)];
         let mut filter = Filter::<T, _>::new_in(memory.as_mut_slice(), taps).unwrap();

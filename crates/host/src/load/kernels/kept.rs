@@ -2,10 +2,10 @@
 
 /// Gap between signal and copy.
 ///
-/// Two allocations of a multiple of 4 KiB tend to lie that multiple and a 16-byte header apart, and such a distance makes
-/// the copy slow: on a Zen 3, up to nine times as slow as the Fourier transform it is for, as loads seem to wait for
-/// stores with the same lower 12 address bits. With a distance of a multiple of 4 KiB and one line the copy takes a
-/// quarter of the transform or less. One allocation fixes the distance, so that execution times do not depend on the allocator.
+/// Two allocations of a multiple of 4 KiB tend to be apart by that multiple and a 16-byte header. At such a distance the copy is slow: on a
+/// Zen 3 it takes up to nine times as long as the Fourier transform, apparently because loads wait for stores with the same lower 12
+/// address bits. At a distance of a multiple of 4 KiB and one line the copy takes a quarter of the transform or less. A single allocation
+/// fixes the distance, so that execution times do not depend on the allocator.
 const GAP_BYTES: usize = 64;
 
 /// A signal and its copy, in one allocation.
@@ -15,7 +15,7 @@ pub struct Kept<T> {
 }
 
 impl<T: Copy + Default> Kept<T> {
-    /// Keeps `signal(0..points)`; the copy is all default values.
+    /// Keeps `signal(0..points)`. All values of the copy are defaults.
     pub fn new(points: usize, signal: impl FnMut(usize) -> T) -> Kept<T> {
         let copy_start = points + GAP_BYTES / size_of::<T>();
         let mut memory = vec![T::default(); copy_start + points];

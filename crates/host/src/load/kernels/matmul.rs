@@ -7,9 +7,9 @@ use isochrome_model::units::Bytes;
 use super::KernelError;
 use super::sample::{Stream, dot, seeded};
 
-/// Rows and columns of each matrix.
+/// Number of rows and of columns of each matrix.
 const ORDER: usize = 64;
-/// Rows and columns of a submatrix of the product.
+/// Number of rows and of columns of a submatrix of the product.
 const BLOCK: usize = 8;
 
 /// Memory of the three matrices, [`Matmul::ELEMENTS`] each.
@@ -30,21 +30,21 @@ impl Matrices {
     }
 }
 
-/// A long job that can be interrupted between any two steps.
+/// A matrix multiplication: a long job that can be interrupted between any two steps.
 ///
-/// Each submatrix of the product needs eight rows of `a` and eight columns of `b`: one 4 KiB page of each where the
-/// slices are page-aligned. One step computes one row of one submatrix, eight dot products. A step is 1/512 of the job, as
-/// the shortest timeslice of the paper, 25 µs, is 1/436 of its 10.9 ms.
+/// Each submatrix of the product needs eight rows of `a` and eight columns of `b`: one 4 KiB page of each if the slices are page-aligned. A
+/// step computes one row of one submatrix, eight dot products. It is 1/512 of the job; the shortest time slice of the paper, 25 µs, is
+/// 1/436 of its 10.9 ms.
 pub struct Matmul<M = Vec<f64>> {
     matrices: Matrices<M>,
     step_count: usize,
 }
 
 impl Matmul {
-    /// Elements of each matrix: 32 KiB, eight pages.
+    /// Number of elements of each matrix: 32 KiB, eight pages.
     pub const ELEMENTS: usize = ORDER * ORDER;
 
-    /// Steps of one multiplication.
+    /// Number of steps of one multiplication.
     pub const STEPS: usize = ORDER * ORDER / BLOCK;
 }
 
@@ -75,7 +75,7 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
         if self.step_count == Matmul::STEPS {
             return false;
         }
-        let (row, first_column) = place(self.step_count);
+        let (row, first_column) = elements_of(self.step_count);
         let Matrices { a, b, c } = &mut self.matrices;
         let (a, b, c) = (a.as_ref(), b.as_ref(), c.as_mut());
         let a_row = &a[row * ORDER..][..ORDER];
@@ -89,7 +89,7 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
         true
     }
 
-    /// Starts over: the next step is the first. `c` keeps its contents until they are overwritten.
+    /// Starts over with the first step. `c` keeps its contents until they are overwritten.
     pub fn restart(&mut self) {
         self.step_count = 0;
     }
@@ -109,9 +109,9 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
         Bytes((3 * Matmul::ELEMENTS * size_of::<f64>()) as u64)
     }
 
-    /// Compares what the steps done so far have computed with the plain triple loop, from the seed.
+    /// Compares what the steps so far have computed with the plain triple loop, computed from the seed.
     pub fn check(&self) -> Result<(), KernelError> {
-        for (row, first_column) in (0..self.step_count).map(place) {
+        for (row, first_column) in (0..self.step_count).map(elements_of) {
             for column in first_column..first_column + BLOCK {
                 let (expected, found) = (by_definition(row, column), self.product()[row * ORDER + column]);
                 // Each sum of 64 products below 1 rounds by less than 64 * 64 * 2^-53 < 1e-12. A NaN does not agree.
@@ -132,13 +132,13 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
 
 /// Returns row and first column of the eight elements that a step computes. Submatrices follow one another along the rows of the
 /// product, so that the eight rows of `a` stay in the cache while all of `b` passes by.
-fn place(step: usize) -> (usize, usize) {
+fn elements_of(step: usize) -> (usize, usize) {
     let (block, row_in_block) = (step / BLOCK, step % BLOCK);
     let (block_row, block_column) = (block / (ORDER / BLOCK), block % (ORDER / BLOCK));
     (block_row * BLOCK + row_in_block, block_column * BLOCK)
 }
 
-/// `c_ij = sum_k a_ik b_kj` with `a` by rows and `b` by columns.
+/// Returns `c_ij = sum_k a_ik b_kj` with `a` by rows and `b` by columns.
 fn by_definition(row: usize, column: usize) -> f64 {
     let element = |stream, line: usize, k: usize| -> f64 { seeded(stream, (line * ORDER + k) as u64) };
     (0..ORDER).map(|k| element(Stream::Left, row, k) * element(Stream::Right, column, k)).sum()
@@ -251,7 +251,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Interrupted at any points, and begun anew after any number of steps, the product is the same to the last bit.
+        /// The product is the same to the last bit if the multiplication is interrupted at any points, and begun again after any number of
+        /// steps.
         #[test]
         fn interruptions_do_not_change_the_product(
             abandoned in 0usize..600,

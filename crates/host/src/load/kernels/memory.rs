@@ -7,11 +7,11 @@ use isochrome_model::units::{Bytes, Cycles};
 
 use crate::sys::memory::{Arena, page_bytes};
 
-/// Bytes of a line; where lines are longer some are touched twice.
+/// Size of a line in bytes. If lines are longer, some are touched twice.
 const LINE: usize = 64;
 /// Lines that are written in one irregular order before the next such window: few enough for their pages' translations to stay.
 const WINDOW: usize = 1024;
-/// A walk along a chain through all lines of some memory, in random order: each load waits for the one before.
+/// A walk along a chain through all lines of some memory, in random order, so that each load waits for the one before.
 pub struct Walk {
     memory: Arena,
     lines: u32,

@@ -29,15 +29,15 @@ pub use sample::Sample;
 
 /// A short job that is released again and again.
 pub trait Kernel: Send {
-    /// One job: one sample filtered, or one transform. Allocates nothing.
+    /// Runs one job: filters one sample, or makes one transform. Allocates nothing.
     fn job(&mut self);
 
-    /// Memory that every job touches: arrays and tables, not code and stack.
+    /// Returns the size of the memory that every job touches: arrays and tables, without code and stack.
     fn working_set(&self) -> Bytes;
 
     /// Compares the result of the last job with the plain definition, computed from the seed.
     ///
-    /// Slow; call it after measuring. Before the first job there is nothing to compare and the answer is `Ok`.
+    /// This is slow, so call it after measuring. Before the first job there is nothing to compare, and the result is `Ok`.
     fn check(&self) -> Result<(), KernelError>;
 }
 

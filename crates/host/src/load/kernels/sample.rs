@@ -7,7 +7,7 @@ use super::KernelKind;
 /// The array of a kernel that a seeded value belongs to.
 #[derive(Clone, Copy)]
 pub enum Stream {
-    /// The signal fed into the filter, or transformed.
+    /// The signal that is filtered or transformed.
     Signal = 1,
     /// The filter's coefficients.
     Coefficients,

@@ -17,9 +17,9 @@ pub const BYTES_MAX: usize = 8192;
 pub(super) const HEADERS: usize = ETHERNET + 20 + 8;
 /// Bytes of the Ethernet header.
 pub const ETHERNET: usize = 14;
-/// Bytes of the largest frame.
+/// Size of the largest frame, in bytes.
 pub const FRAME_MAX: usize = BYTES_MAX + HEADERS;
-/// Frames that the card holds in each direction.
+/// Number of frames that the card holds in each direction.
 pub(super) const SLOTS: usize = 2;
 
 /// Attributes time to the components, by the machine's counter.
@@ -62,7 +62,7 @@ impl Ring {
         })
     }
 
-    /// Removes the oldest frame and returns its slot; `None` if there is none.
+    /// Removes the oldest frame and returns its slot; `None` if the ring is empty.
     fn pop(&mut self) -> Option<&mut Slot> {
         let at = self.first;
         (self.count > 0).then(|| {
@@ -105,7 +105,7 @@ impl Driver {
         }
     }
 
-    /// Returns the oldest frame that the card has sent, and removes it; `None` if there is none.
+    /// Returns the oldest frame that the card has sent, and removes it; `None` if the card has sent nothing since.
     pub fn take_sent(&mut self) -> Option<&[u8]> {
         self.sent.pop().map(|slot| &slot.bytes[..slot.len])
     }

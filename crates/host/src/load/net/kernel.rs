@@ -18,7 +18,7 @@ fn trouble(source: io::Error) -> NetError {
     NetError::Socket { device: "the loopback device", source }
 }
 
-/// Two sockets on the loopback device. The fields drop in order: what was allocated before its memory.
+/// Two sockets on the loopback device. The fields drop in order, so allocations are dropped before their memory.
 pub struct Sockets {
     near: UdpSocket,
     far: UdpSocket,

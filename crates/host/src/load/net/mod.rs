@@ -11,7 +11,7 @@ use isochrome_model::net::Packet;
 
 pub use self::error::NetError;
 
-/// Something that sends and receives packets for an experiment.
+/// A path on which an experiment sends and receives packets.
 pub trait Traffic {
     /// Sends a packet of `bytes`, and returns what it cost.
     fn send(&mut self, bytes: usize) -> Result<Packet, NetError>;

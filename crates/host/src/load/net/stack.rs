@@ -21,26 +21,27 @@ use crate::sys::heap::{BackingMemory, Heap};
 
 /// Port of every connection, at both ends.
 pub const PORT: u16 = 7;
-/// No protocol in use has anything to do with time, so it stands still: no neighbor is forgotten in the middle of a measurement.
+/// The time that smoltcp gets. It never changes, because no protocol in use depends on time, and no neighbor may be forgotten during a
+/// measurement.
 const NOW: Instant = Instant::ZERO;
 
 /// A source of memory for each component.
-pub trait Places {
+pub trait ComponentMemory {
     /// Runs `make` with its allocations in the memory of `component`, and returns its result.
     fn within<T>(&self, component: Component, make: impl FnOnce() -> T) -> T;
 }
 
 /// Ordinary memory for all components.
-pub struct Anywhere;
+pub struct OrdinaryMemory;
 
-impl Places for Anywhere {
+impl ComponentMemory for OrdinaryMemory {
     fn within<T>(&self, _: Component, make: impl FnOnce() -> T) -> T {
         make()
     }
 }
 
 /// Takes the memory of each component from a heap of its own.
-impl<M: BackingMemory> Places for [Heap<M>; 3] {
+impl<M: BackingMemory> ComponentMemory for [Heap<M>; 3] {
     fn within<T>(&self, component: Component, make: impl FnOnce() -> T) -> T {
         self[component as usize].enter(make)
     }
@@ -152,15 +153,19 @@ fn now_ns() -> Ns {
 impl Stack {
     /// Builds the components, each in its own memory, and admits the client. Frames are written to `device` and read from it without waiting,
     /// if there is one; else they lie in the card's memory until they are taken.
-    pub fn build(places: &impl Places, request: StackRequest, device: Option<File>) -> Result<Stack, NetError> {
+    pub fn build(
+        memory: &impl ComponentMemory,
+        request: StackRequest,
+        device: Option<File>,
+    ) -> Result<Stack, NetError> {
         let StackRequest { end, cost, limit_ppm, reservation } = request;
-        let mut driver = places.within(Component::Driver, || Box::new(Driver::new(device)));
-        let (mut client, shared) = places.within(Component::Client, || {
+        let mut driver = memory.within(Component::Driver, || Box::new(Driver::new(device)));
+        let (mut client, shared) = memory.within(Component::Client, || {
             let client = Client { connection: 0, received: vec![0; BYTES_MAX] };
             // What is in this memory when a packet is sent is the packet.
             (Box::new(client), packet_buffer((0..BYTES_MAX).map(content).collect()))
         });
-        let server = places.within(Component::Server, || {
+        let server = memory.within(Component::Server, || {
             let mut server = Box::new(Server::new(&mut driver, end, Admission::new(cost, limit_ppm)));
             client.connection = server.connect(end, shared, reservation)?;
             Ok::<_, Refused>(server)
@@ -341,8 +346,8 @@ mod tests {
     }
 
     fn pair() -> (Stack, Stack) {
-        let mut near = Stack::build(&Anywhere, request(End::Near), None).unwrap();
-        let mut far = Stack::build(&Anywhere, request(End::Far), None).unwrap();
+        let mut near = Stack::build(&OrdinaryMemory, request(End::Near), None).unwrap();
+        let mut far = Stack::build(&OrdinaryMemory, request(End::Far), None).unwrap();
         meet(&mut near, &mut far).unwrap();
         (near, far)
     }
@@ -393,7 +398,8 @@ mod tests {
     #[test]
     fn who_sends_more_than_was_reserved_is_refused() {
         let slow = Reservation { packets_per_s: 1, bytes_max: 1000, burst: 2 };
-        let mut near = Stack::build(&Anywhere, StackRequest { reservation: slow, ..request(End::Near) }, None).unwrap();
+        let mut near =
+            Stack::build(&OrdinaryMemory, StackRequest { reservation: slow, ..request(End::Near) }, None).unwrap();
         near.send(1000, 0).unwrap();
         near.send(1000, 0).unwrap();
         assert!(matches!(near.send(1000, 0), Err(NetError::Refused(Refused::Account { .. }))));
@@ -404,7 +410,8 @@ mod tests {
     fn who_is_sent_more_than_was_reserved_does_not_get_it() {
         let (mut near, _) = pair();
         let slow = Reservation { packets_per_s: 1, bytes_max: 1000, burst: 1 };
-        let mut far = Stack::build(&Anywhere, StackRequest { reservation: slow, ..request(End::Far) }, None).unwrap();
+        let mut far =
+            Stack::build(&OrdinaryMemory, StackRequest { reservation: slow, ..request(End::Far) }, None).unwrap();
         for stamp in 0..2 {
             near.send(1000, stamp).unwrap();
             let frame = near.driver().take_sent().unwrap().to_vec();
@@ -418,7 +425,7 @@ mod tests {
     #[test]
     fn a_client_that_reserves_more_than_there_is_is_not_admitted() {
         let greedy = Reservation { packets_per_s: 1_000_000, ..GENEROUS };
-        let outcome = Stack::build(&Anywhere, StackRequest { reservation: greedy, ..request(End::Near) }, None);
+        let outcome = Stack::build(&OrdinaryMemory, StackRequest { reservation: greedy, ..request(End::Near) }, None);
         assert!(matches!(outcome.err(), Some(NetError::Refused(Refused::Admission { .. }))));
     }
 

@@ -7,14 +7,14 @@ use isochrome_model::units::Ns;
 
 use super::Traffic;
 use super::error::NetError;
-use super::stack::{Anywhere, BYTES_MAX, End, Stack, StackRequest, carry, meet};
+use super::stack::{BYTES_MAX, End, OrdinaryMemory, Stack, StackRequest, carry, meet};
 use crate::color::pool::ColoredRegion;
 use crate::sys::heap::Heap;
 
 /// Cost of a packet as the server estimates it, and reservation of the client, which is more than experiments send.
 const COST: Cost = Cost { packet: Ns(1000), byte_ps: 250 };
 const RESERVATION: Reservation = Reservation { packets_per_s: 20_000, bytes_max: BYTES_MAX, burst: 10_000 };
-/// Share of the CPU that the server may promise, in millionths.
+/// Share of the CPU that the server may reserve, in millionths.
 const LIMIT_PPM: u64 = 900_000;
 
 /// A stack in the memory of its components, and its peer in ordinary memory. The fields drop in order: what was allocated before its
@@ -44,7 +44,7 @@ impl Wired {
     /// Builds both stacks, the near one in `heaps`.
     pub fn build(heaps: [Heap<ColoredRegion>; 3]) -> Result<Wired, NetError> {
         let mut near = near(&heaps, None)?;
-        let mut far = Stack::build(&Anywhere, stack_request(End::Far), None)?;
+        let mut far = Stack::build(&OrdinaryMemory, stack_request(End::Far), None)?;
         meet(&mut near, &mut far)?;
         Ok(Wired { near, far, stamp: 0, frame: Vec::new(), _heaps: heaps })
     }

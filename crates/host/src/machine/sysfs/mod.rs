@@ -19,14 +19,14 @@ use serde::Serialize;
 pub use self::processor::Processor;
 use crate::error::SystemError;
 
-/// More CPUs than any Linux supports (NR_CPUS is at most 8192): a guard against a nonsensical list.
+/// A number of CPUs that no Linux supports (NR_CPUS is at most 8192), as a guard against nonsensical lists.
 pub(crate) const CPU_LIMIT: u32 = 1 << 16;
 
-/// The files of a kernel: of this one, or of a machine described in a folder.
+/// The files of a kernel: the running one, or that of a machine described in a folder.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
     root: PathBuf,
-    /// Whether this is the machine that isochrome runs on, which may then be asked directly.
+    /// Whether this is the machine that isochrome runs on, which can then be examined directly.
     is_this_machine: bool,
 }
 
@@ -201,7 +201,7 @@ impl Sysfs {
         text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
     }
 
-    /// Whether a hypervisor shows itself.
+    /// Whether a hypervisor identifies itself.
     pub fn is_virtual(&self) -> bool {
         self.processor().is_ok_and(|processor| self.hypervisor(&processor).is_some())
     }

@@ -15,7 +15,7 @@ pub struct Processor {
     pub part: u32,
     /// Name of the model.
     pub name: String,
-    /// Feature flags.
+    /// Feature flags of the processor.
     pub flags: Vec<String>,
 }
 

@@ -9,7 +9,7 @@ use crate::sys::agent::CAVE;
 
 /// Returns the address of unused zeros at the end of executable memory: in the vDSO, or else in another private mapping of the program.
 ///
-/// `area`: memory mapped for the work, which is left out. Fails with [`RecolorError::NoCave`] where there are none.
+/// `area`: memory mapped for the work, which is left out. Fails with [`RecolorError::NoCave`] if no mapping ends in enough zeros.
 pub(super) fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, RecolorError> {
     if let Some(vdso) = pid.vdso()
         && let Some(end) = Mappings::of(pid)?.executable_end(vdso)?

@@ -17,7 +17,7 @@ use crate::sys::launch;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::trace::{self, Report, ThreadId};
 
-/// How a helper is scheduled.
+/// Scheduling of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// With the ordinary priority of this program, never real-time: for work while the process runs.

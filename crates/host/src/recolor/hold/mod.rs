@@ -47,7 +47,7 @@ const ALL_SIGNALS: u64 = u64::MAX;
 /// Most descriptors that are examined while the process stands still. This many take about a millisecond.
 const DESCRIPTORS_MAX: usize = 500;
 
-/// Which threads are held.
+/// The threads to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// All threads: the process stands still.
@@ -58,7 +58,7 @@ pub enum Whom {
 
 /// A process whose threads, or one of them, are stopped and parked.
 ///
-/// Dropped without [`resume`](Self::resume) or [`leave`](Self::leave), it puts back what it can.
+/// If it is dropped without [`resume`](Self::resume) or [`leave`](Self::leave), it restores what it can.
 pub struct Hold {
     pid: Pid,
     memory: File,
@@ -75,16 +75,16 @@ pub struct Hold {
     haste: Haste,
     /// Time at which the first thread was asked to stop.
     pub began: Instant,
-    /// Whether the kernel or a device may have begun to work on the memory since [`Pid::asynchronous_io`] was asked.
+    /// Whether the kernel or a device may have begun to work on the memory since [`Pid::asynchronous_io`] was called.
     pub may_have_begun_io: bool,
 }
 
 impl Hold {
-    /// Stops and parks threads of `pid`. `area`: memory mapped for the work before, or none. `patience`: how long to wait for
-    /// threads that do not stop, where all are held.
+    /// Stops and parks threads of `pid`. `area`: memory that was mapped for the work before, or an empty range. `patience`: how long to
+    /// wait for threads that do not stop, if all are held.
     ///
-    /// Fails with [`RecolorError::Unrepaired`] where an earlier one was cut short, with [`RecolorError::Changed`] where the memory is
-    /// not there any more, and with [`RecolorError::NotStopping`] where a thread does not stop in time.
+    /// Fails with [`RecolorError::Unrepaired`] if an earlier recoloring was cut short, with [`RecolorError::Changed`] if the memory is not
+    /// there any more, and with [`RecolorError::NotStopping`] if a thread does not stop in time.
     pub fn new(pid: Pid, whom: Whom, area: (u64, u64), patience: Patience) -> Result<Hold, RecolorError> {
         // What it says would be lost.
         if area.1 == 0 && Journal::left_for(pid)?.is_some() {
@@ -235,7 +235,7 @@ impl Hold {
         })
     }
 
-    /// Fails where a filter of the program forbids the calls that open and map pages of known color.
+    /// Fails if a filter of the program forbids the calls that open and map pages of known color.
     pub fn check_reference_allowed(&self) -> Result<(), RecolorError> {
         let leader = self.journal.threads[self.leader].id;
         filtered::check_reference(self.pid, leader, self.journal.cave + WAIT)

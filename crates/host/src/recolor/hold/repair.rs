@@ -10,7 +10,7 @@ use super::seized::{Patience, Seized};
 use super::{Hold, failed, is_there};
 use crate::process::{Mappings, Pid};
 use crate::recolor::error::RecolorError;
-use crate::recolor::turn::Turn;
+use crate::recolor::exclusive::ExclusiveLock;
 use crate::sys::agent::CAVE;
 use crate::sys::trace::{self, Registers, ThreadId};
 
@@ -19,7 +19,7 @@ const REPAIR_LIMIT: Duration = Duration::from_secs(2);
 
 /// Undoes what a killed recoloring has left in `pid`, and lets the process run. Returns `false` if nothing was left.
 pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
-    let _turn = Turn::wait(pid)?;
+    let _exclusive = ExclusiveLock::wait(pid)?;
     let Some(mut journal) = Journal::left_for(pid)? else { return Ok(false) };
     let mut seized = Seized::all(pid, Patience { waiting: REPAIR_LIMIT, runnable: REPAIR_LIMIT })?;
     let cave = journal.cave..journal.cave + CAVE.len() as u64;

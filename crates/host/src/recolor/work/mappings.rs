@@ -6,34 +6,40 @@ use super::{Due, Work};
 use crate::process::Protection;
 use crate::recolor::error::RecolorError;
 use crate::recolor::hold::Hold;
-use crate::sys::agent::{Entry, Way};
+use crate::sys::agent::{Entry, MoveMethod};
 
 impl Work<'_, '_> {
     /// Prepares the mappings of the pages `due`. Returns the mappings whose pages must stay, with the reason.
     ///
     /// Mappings whose pages are moved are registered, so that a thread that touches a page during its move waits. Ranges in which the helper
-    /// has to write are made writable. `ways`: the move methods, corrected where a mapping cannot be registered.
+    /// has to write are made writable. `methods`: the move methods, corrected where a mapping cannot be registered.
     pub(super) fn make_ready(
         &self,
         hold: &mut Hold,
         userfault: Option<u64>,
         due: &[Due],
-        ways: &mut [Way],
+        methods: &mut [MoveMethod],
     ) -> Result<BTreeMap<(u64, u64), &'static str>, RecolorError> {
         let mut refused = BTreeMap::new();
-        let entry = |(start, end): (u64, u64), way: Way, run: u64| Entry {
+        let entry = |(start, end): (u64, u64), method: MoveMethod, run: u64| Entry {
             page: start,
             slot: end - start,
-            way: way as u32,
+            method: method as u32,
             run: run as u32,
             status: 0,
         };
         if let Some(descriptor) = userfault {
             // The scratch memory, then the mappings.
             let mut mappings = vec![(self.area.layout.scratch, self.area.layout.pool)];
-            mappings.extend(due.iter().zip(&*ways).filter(|(_, way)| **way == Way::Move).map(|(due, _)| due.mapping));
+            mappings.extend(
+                due.iter()
+                    .zip(&*methods)
+                    .filter(|(_, method)| **method == MoveMethod::Move)
+                    .map(|(due, _)| due.mapping),
+            );
             mappings.dedup();
-            let table: Vec<Entry> = mappings.iter().map(|mapping| entry(*mapping, Way::Register, descriptor)).collect();
+            let table: Vec<Entry> =
+                mappings.iter().map(|mapping| entry(*mapping, MoveMethod::Register, descriptor)).collect();
             let mut cannot = BTreeSet::new();
             for (mapping, entry) in mappings.iter().zip(self.run(hold, &table, None, None)?.0) {
                 if entry.status == -i64::from(libc::EBUSY) {
@@ -43,15 +49,15 @@ impl Work<'_, '_> {
                 }
             }
             let nowhere = cannot.contains(&mappings[0]);
-            for (due, way) in due.iter().zip(ways.iter_mut()) {
-                if *way == Way::Move && (nowhere || cannot.contains(&due.mapping)) {
-                    *way = Way::Replace;
+            for (due, method) in due.iter().zip(methods.iter_mut()) {
+                if *method == MoveMethod::Move && (nowhere || cannot.contains(&due.mapping)) {
+                    *method = MoveMethod::Replace;
                 }
             }
         }
         let protection = |due: &Due| self.plan.regions[self.plan.pages[due.at].region].protection;
         let writing: Vec<Due> =
-            due.iter().zip(&*ways).filter(|(_, way)| **way != Way::Move).map(|(due, _)| *due).collect();
+            due.iter().zip(&*methods).filter(|(_, method)| **method != MoveMethod::Move).map(|(due, _)| *due).collect();
         let closed: Vec<_> = writing
             .chunk_by(|due, next| due.mapping == next.mapping)
             .map(|dues| (dues[0].mapping, self.opened(dues), protection(&dues[0])))
@@ -65,7 +71,7 @@ impl Work<'_, '_> {
         // Once for all, as protecting what is protected does no harm.
         hold.journal.write()?;
         let open = |(_, range, protection): &(_, (u64, u64), Protection)| {
-            entry(*range, Way::Protect, Protection { read: true, write: true, ..*protection }.bits())
+            entry(*range, MoveMethod::Protect, Protection { read: true, write: true, ..*protection }.bits())
         };
         let table: Vec<Entry> = closed.iter().map(open).collect();
         for ((mapping, ..), entry) in closed.iter().zip(self.run(hold, &table, None, None)?.0) {
@@ -97,7 +103,7 @@ impl Work<'_, '_> {
         let entry = |(page, slot, bits): &(u64, u64, u64)| Entry {
             page: *page,
             slot: *slot,
-            way: Way::Protect as u32,
+            method: MoveMethod::Protect as u32,
             run: *bits as u32,
             status: 0,
         };

@@ -4,7 +4,7 @@
 //! the pages to move, and the frames behind these pages. Pages that changed are left for a later sweep.
 //!
 //! A page is *moved* (UFFDIO_MOVE) where that can be done. The kernel's own accesses then wait for the page, and it refuses to
-//! move a page that is pinned for a device. Neither is true of the other ways, so a process whose memory the kernel or a device may
+//! move a page that is pinned for a device. Neither is true of the other methods, so a process whose memory the kernel or a device may
 //! write to at any time is left alone where pages cannot be moved, and the pages that cannot be moved stay.
 //! [Linux, mm/userfaultfd.c, move_present_ptes]
 
@@ -27,7 +27,7 @@ use super::wanted::Limits;
 use crate::color::pagemap::PageEntry;
 use crate::interrupt::interrupted;
 use crate::process::{Pid, Protection, Region};
-use crate::sys::agent::{DONE, Entry, RUN, Way};
+use crate::sys::agent::{DONE, Entry, MoveMethod, RUN};
 
 /// Attempts at stopping the process end once all of them have failed for this long.
 const ATTEMPTS_LIMIT: Duration = Duration::from_secs(3);
@@ -56,7 +56,7 @@ pub enum Fate {
 
 /// Pages to be moved, and what was known of their process while it ran.
 pub struct Plan<'a> {
-    /// The process.
+    /// The process whose pages are moved.
     pub pid: Pid,
     /// The mappings of the process.
     pub regions: &'a [Region],
@@ -81,7 +81,7 @@ struct Due {
     of_file: bool,
 }
 
-/// A recoloring under way.
+/// A recoloring in progress.
 struct Work<'a, 'r> {
     plan: &'a Plan<'a>,
     area: &'a mut ScratchArea<'r>,
@@ -202,21 +202,23 @@ impl Work<'_, '_> {
         if due.is_empty() {
             return Ok(Instant::now());
         }
-        let mut ways = self.ways(hold, &due);
+        let mut methods = self.methods(hold, &due);
         let userfault = match self.mover {
-            Some(mover) if ways.contains(&Way::Move) => self.open(hold, mover)?.map(|(descriptor, _)| descriptor),
+            Some(mover) if methods.contains(&MoveMethod::Move) => {
+                self.open(hold, mover)?.map(|(descriptor, _)| descriptor)
+            }
             _ => None,
         };
-        let refused = self.make_ready(hold, userfault, &due, &mut ways)?;
+        let refused = self.make_ready(hold, userfault, &due, &mut methods)?;
         let (mut table, mut moving) = (Vec::new(), Vec::new());
-        for (due, way) in due.into_iter().zip(ways) {
+        for (due, method) in due.into_iter().zip(methods) {
             if let Some(why) = refused.get(&due.mapping) {
                 self.fates[due.at] = Fate::Immovable((*why).into());
-            } else if careful && way == Way::Replace {
+            } else if careful && method == MoveMethod::Replace {
                 self.fates[due.at] = Fate::Immovable("asynchronous I/O may be under way".into());
             } else {
                 let Planned { page, slot, .. } = self.plan.pages[due.at];
-                table.push(Entry { page, slot, way: way as u32, run: 1, status: 0 });
+                table.push(Entry { page, slot, method: method as u32, run: 1, status: 0 });
                 moving.push(due);
             }
         }
@@ -263,7 +265,7 @@ impl Work<'_, '_> {
     }
 
     /// Chooses the move method for each page of `due`, on the assumption that its mapping can be registered.
-    fn ways(&self, hold: &Hold, due: &[Due]) -> Vec<Way> {
+    fn methods(&self, hold: &Hold, due: &[Due]) -> Vec<MoveMethod> {
         let restartable = match self.mover {
             Some(mover) if mover.for_user_mode => hold.restartable_pages(),
             _ => Vec::new(),
@@ -275,9 +277,9 @@ impl Work<'_, '_> {
             let written = || restartable.iter().any(|page| (due.mapping.0..due.mapping.1).contains(page));
             let movable = plain && !region.of_file && !region.locked && !due.without;
             match self.mover {
-                _ if due.of_file => Way::Copy,
-                Some(_) if movable && !written() => Way::Move,
-                _ => Way::Replace,
+                _ if due.of_file => MoveMethod::Copy,
+                Some(_) if movable && !written() => MoveMethod::Move,
+                _ => MoveMethod::Replace,
             }
         };
         due.iter().map(way_of).collect()

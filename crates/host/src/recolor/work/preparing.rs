@@ -22,7 +22,8 @@ pub(super) struct Mover {
 }
 
 impl Work<'_, '_> {
-    /// Maps the scratch area unless it is mapped already, finds out how pages can be moved, and has huge pages split, while the program runs.
+    /// Maps the scratch area unless it is mapped already, finds out how pages can be moved, and has huge pages split, while the program
+    /// runs.
     pub(super) fn prepare(&mut self) -> Result<(), RecolorError> {
         let plan = self.plan;
         let blocks = self.huge_blocks();

@@ -6,7 +6,7 @@ use super::Work;
 use crate::recolor::error::RecolorError;
 use crate::recolor::hold::{Hold, Pace};
 use crate::recolor::scratch_area::HEADER;
-use crate::sys::agent::{self, Entry, NEIGHBOR, RUN, Table, Way};
+use crate::sys::agent::{self, Entry, MoveMethod, NEIGHBOR, RUN, Table};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
@@ -57,7 +57,7 @@ pub(super) fn join_runs(table: &mut [Entry], mappings: &[(u64, u64)]) {
     for at in 1..table.len() {
         let before = table[at - 1];
         let entry = &mut table[at];
-        if entry.way != Way::Move as u32 || before.way != entry.way || at - head >= RUN {
+        if entry.method != MoveMethod::Move as u32 || before.method != entry.method || at - head >= RUN {
             head = at;
             continue;
         }
@@ -75,10 +75,16 @@ mod tests {
     #[test]
     fn pages_are_moved_in_runs_and_neighbors_of_one_mapping_together() {
         let page = page_bytes() as u64;
-        let entry = |number: u64, way: Way| Entry { page: number * page, slot: 0, way: way as u32, run: 1, status: 0 };
-        let mut table: Vec<Entry> = (0..RUN as u64 + 2).map(|number| entry(number, Way::Move)).collect();
-        table.extend([entry(100, Way::Copy), entry(101, Way::Copy), entry(200, Way::Move)]);
-        table.extend([entry(300, Way::Move), entry(301, Way::Move), entry(302, Way::Move)]);
+        let entry = |number: u64, method: MoveMethod| Entry {
+            page: number * page,
+            slot: 0,
+            method: method as u32,
+            run: 1,
+            status: 0,
+        };
+        let mut table: Vec<Entry> = (0..RUN as u64 + 2).map(|number| entry(number, MoveMethod::Move)).collect();
+        table.extend([entry(100, MoveMethod::Copy), entry(101, MoveMethod::Copy), entry(200, MoveMethod::Move)]);
+        table.extend([entry(300, MoveMethod::Move), entry(301, MoveMethod::Move), entry(302, MoveMethod::Move)]);
         let mut mappings = vec![(0, 1); table.len()];
         mappings[RUN + 7..].fill((1, 2));
         join_runs(&mut table, &mappings);

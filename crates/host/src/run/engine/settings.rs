@@ -1,4 +1,4 @@
-//! Settings of the machine that a run changes or depends on: as they were before it, during it and after it.
+//! Settings of the machine that a run changes or depends on, with their values before, during and after the run.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::machine::idle::{self, IdleHold};
 use crate::machine::sysfs::Sysfs;
 use crate::run::shielding::CpuShield;
 
-/// The settings before a run, and idle CPUs held awake during it.
+/// The settings before a run, and the idle-state hold during it.
 pub(super) struct Settings {
     throttling: String,
     latency: String,
@@ -17,16 +17,16 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads them, and keeps idle CPUs from states that take long to leave.
+    /// Reads the settings, and keeps idle CPUs from states that take long to leave.
     pub(super) fn hold() -> Settings {
         let (throttling, before) = (throttling(), latency());
         let idle_hold = IdleHold::new(Path::new("/"));
         Settings { throttling, latency: before, latency_during: latency(), idle_hold }
     }
 
-    /// Puts everything back, the threads of `shield` included; what was changed, and what could not be put back.
+    /// Restores everything, including the threads of `shield`. Returns the settings with their values, and what could not be restored.
     ///
-    /// `alone`: whether other programs were kept off. `locked`: which memory was locked, in words.
+    /// `alone`: whether other programs were kept off the CPUs. `locked`: describes which memory was locked.
     pub(super) fn restore(self, shield: CpuShield, alone: bool, locked: String) -> (Vec<Setting>, Option<String>) {
         drop(self.idle_hold);
         let (moved, staying) = (shield.moved(), shield.staying);

@@ -1,4 +1,4 @@
-//! Programs are started, placed, locked in memory and given their priorities, before the first release.
+//! The steps before the first release: programs are started, moved to their colors, locked in memory, and get their priorities.
 
 use std::fs::File;
 use std::io;
@@ -29,26 +29,26 @@ use crate::sched::jobs::events::JobEvents;
 use crate::sys::clock::monotonic;
 use crate::sys::launch::Launch;
 
-/// How long a program may take until it is ready.
+/// Longest time that a program may take to become ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// Jobs that are done and not counted before a program that is released by lines counts as ready.
+/// Number of unrecorded jobs that a message-driven program completes before it counts as ready.
 const FIRST_JOBS: u32 = 5;
 
-/// A program is ready when its memory has not grown for this long.
+/// Time for which the memory of a program must not have grown for it to be ready.
 const SETTLED: Duration = Duration::from_millis(200);
 
-/// Threads are told apart by their wake-ups in this time, or in three periods.
+/// Least time in which wake-ups are counted to find the thread that executes the jobs; three periods if that is longer.
 const CALIBRATION: Ns = Ns(100_000_000);
 
-/// Marks that a program can set between two batches.
+/// Number of marks that a program can set between two batches.
 const MARKS: usize = 1 << 14;
 
-/// Memory that a program of which none was declared may have mapped and never touched, for it to be touched beforehand.
+/// Most untouched memory that is touched in advance, for a program without declared memory.
 const UNTOUCHED: Bytes = Bytes(64 << 20);
 
 impl Session<'_, '_> {
-    /// Starts the programs, at ordinary priority: those that prepare longest do not hold up the others.
+    /// Starts the programs at ordinary priority, so that a program that prepares for long does not delay the others.
     pub(super) fn start(&mut self, shield: &CpuShield) -> Result<Vec<MessageDriven>, RunError> {
         let mut message_driven = Vec::new();
         for (task, Planned { program, cpu, joins, .. }) in self.request.programs.iter().enumerate() {
@@ -80,7 +80,7 @@ impl Session<'_, '_> {
             } else {
                 let mut command = command(&program.command).map_err(failed)?;
                 launch.prepare(&mut command);
-                // Standard output is for results.
+                // Standard output is reserved for the results of the command.
                 command.stdin(Stdio::null()).stdout(Stdio::from(io::stderr()));
                 if program.jobs == Jobs::Marks {
                     let reader = MarkReader::new(MARKS).map_err(failed)?;
@@ -95,15 +95,15 @@ impl Session<'_, '_> {
         Ok(message_driven)
     }
 
-    /// Waits until every program is ready: it has done its first jobs, and its memory does not grow any more.
+    /// Waits until every program has completed its first jobs and its memory does not grow any more.
     pub(super) fn get_ready(&mut self, message_driven: &mut [MessageDriven]) {
         for MessageDriven { task, program, .. } in message_driven {
-            // The first jobs touch what they need, before it is moved to its place.
+            // The first jobs touch the memory that they need, which is moved to its colors afterwards.
             let ready = program
                 .ready(READY_LIMIT)
                 .and_then(|_| (0..FIRST_JOBS).try_for_each(|_| program.job(READY_LIMIT).map(drop)));
             if let Err(error) = ready {
-                // What it ended with says more.
+                // How the program ended says more than this error.
                 std::thread::sleep(BATCH);
                 match ended(self.started[*task].pid) {
                     Some(how) => self.give_up(*task, format!("{how} before it was ready")),
@@ -125,9 +125,9 @@ impl Session<'_, '_> {
         self.look_for_ends();
     }
 
-    /// Gives every program its colors.
+    /// Moves every program to its colors.
     pub(super) fn place(&mut self) {
-        // Again, for pages that came while others were moved.
+        // A second round moves pages that were touched while other programs were moved.
         for task in (0..self.started.len()).chain(0..self.started.len()) {
             if self.stop || self.started[task].gone {
                 continue;
@@ -139,17 +139,16 @@ impl Session<'_, '_> {
         self.look_for_ends();
     }
 
-    /// The tasks whose memory is to be locked.
+    /// Returns the tasks whose memory is to be locked.
     fn to_lock(&self) -> Vec<usize> {
         let tasks = 0..self.started.len();
         let of_task = |task: &usize| self.request.programs[*task].requirement.is_some() && !self.started[*task].gone;
         tasks.filter(|task| self.request.lock && of_task(task)).collect()
     }
 
-    /// Touches the memory of the tasks, so that it has its place before it is needed; of which tasks all of it.
+    /// Touches the memory of the tasks, so that it is resident before it is needed. Returns for each task whether all of it was touched.
     ///
-    /// What a program has mapped and never touched may be far more than it will ever use: that counts as part of it only within the memory
-    /// it was declared with.
+    /// A program may have mapped far more memory than it will ever use, so it is touched only up to the declared memory.
     pub(super) fn prefault(&mut self) -> Vec<bool> {
         let mut whole = vec![false; self.started.len()];
         for task in self.to_lock() {
@@ -166,7 +165,7 @@ impl Session<'_, '_> {
         whole
     }
 
-    /// Locks the memory of the tasks, once it has its place; what came of it, in words.
+    /// Locks the memory of the tasks after it was moved, and returns a description of the outcome.
     pub(super) fn lock(&mut self, whole: &[bool]) -> String {
         let mut locked_memory = Vec::new();
         for task in self.to_lock() {
@@ -186,7 +185,7 @@ impl Session<'_, '_> {
         if locked_memory.is_empty() { "not locked".to_owned() } else { locked_memory.join("; ") }
     }
 
-    /// Gives the programs their priorities, and finds the thread of each that does the jobs.
+    /// Gives the programs their priorities, and returns for each the thread that executes its jobs.
     pub(super) fn schedule(&mut self, events: &mut JobEvents) -> Result<Vec<Option<i32>>, RunError> {
         let (mut threads, mut others) = (Vec::<Vec<i32>>::new(), Vec::new());
         for task in 0..self.started.len() {
@@ -237,7 +236,7 @@ impl Session<'_, '_> {
     }
 }
 
-/// Why the kernel refuses SCHED_DEADLINE. [sched(7); Linux, Documentation/scheduler/sched-deadline.rst]
+/// Returns why the kernel refused SCHED_DEADLINE with `error`. [sched(7); Linux, Documentation/scheduler/sched-deadline.rst]
 fn refused_deadline(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => {

@@ -1,4 +1,4 @@
-//! Where fields of the kernel's structures lie, by the kernel's description of its own types (BTF).
+//! Offsets of fields in structures of the kernel, from its description of its own types (BTF).
 //!
 //! [Linux, Documentation/bpf/btf.rst]
 
@@ -7,40 +7,40 @@ use std::path::{Path, PathBuf};
 
 use crate::error::SystemError;
 
-/// The description of the kernel that runs.
+/// Path of the description of the running kernel.
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
-/// Kinds of types, as far as they matter here.
+/// Kinds of types that are used here.
 const POINTER: u32 = 2;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const TYPEDEF: u32 = 8;
 const FUNCTION_PROTOTYPE: u32 = 13;
 
-/// Types by their numbers.
+/// The types of a kernel, by their numbers.
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Where each type lies; number 0 is void, which lies nowhere.
+    /// Offset of each type in the description. Number 0 is void, which has no description.
     types: Vec<usize>,
     strings: usize,
-    /// Numbers of structures and type names.
+    /// Numbers of structures and type names, by kind and name.
     by_name: HashMap<(u32, String), u32>,
 }
 
-/// A type: its kind, how many members it has, the number of the type that it leads to, and where its members begin.
+/// A type: its kind, its number of members, the number of the type that it refers to, and the offset of its members.
 struct Type {
     kind: u32,
     members: usize,
-    /// Whether offsets of members share their word with the width of bit fields.
+    /// Whether the word with a member's offset also holds the width of a bit field.
     with_widths: bool,
     to: u32,
     at: usize,
 }
 
 impl Btf {
-    /// Of the kernel that runs.
+    /// Reads the types of the running kernel.
     ///
-    /// Fails with [`SystemError::Unreadable`] where it has none, and with [`SystemError::Malformed`].
+    /// Fails with [`SystemError::Unreadable`] if the kernel has no description, and with [`SystemError::Malformed`].
     pub fn of_kernel() -> Result<Btf, SystemError> {
         let path = Path::new(VMLINUX);
         let hint = "the kernel is built without CONFIG_DEBUG_INFO_BTF";
@@ -70,7 +70,7 @@ impl Btf {
             {
                 btf.by_name.entry((found.kind, name.to_owned())).or_insert(number);
             }
-            // What is behind the head of each kind, and for each of its members.
+            // Number of bytes behind the head of each kind, and of each of its members.
             let behind = match found.kind {
                 1 | 14 | 17 => 4,
                 3 => 12,
@@ -101,9 +101,9 @@ impl Btf {
         Some(Type { kind: info >> 24 & 0x1f, members, with_widths, to: self.word(at + 8)?, at: at + 12 })
     }
 
-    /// How many bytes into the structure `name` its field `field` lies, which may be one of a structure or union without a name within it.
+    /// Returns the offset in bytes of `field` in the structure `name`. The field may belong to an unnamed structure or union inside it.
     ///
-    /// Fails with [`SystemError::Malformed`] where there is none.
+    /// Fails with [`SystemError::Malformed`] if the structure or the field does not exist.
     pub fn offset(&self, name: &str, field: &str) -> Result<i16, SystemError> {
         let found = self.by_name.get(&(STRUCT, name.to_owned())).and_then(|number| self.offset_in(*number, field));
         found.and_then(|bits| i16::try_from(bits / 8).ok()).ok_or_else(|| malformed("the fields of a thread"))
@@ -122,16 +122,16 @@ impl Btf {
         })
     }
 
-    /// The number of the type of a tracepoint, by which a program is attached to it, where for each of its arguments it is a pointer or not as
-    /// `pointers` says.
+    /// Returns the number of the type of tracepoint `name`, by which a program is attached to it. `pointers`: for each argument, whether it
+    /// must be a pointer.
     ///
-    /// Fails with [`SystemError::Malformed`] where the kernel has no such tracepoint, or one with other arguments.
+    /// Fails with [`SystemError::Malformed`] if the kernel has no such tracepoint, or one with other arguments.
     pub fn tracepoint(&self, name: &str, pointers: &[bool]) -> Result<u32, SystemError> {
         let number = self.by_name.get(&(TYPEDEF, format!("btf_trace_{name}"))).copied();
         let fits = |number: &u32| {
             let pointer = self.of(self.of(*number)?.to).filter(|of| of.kind == POINTER)?;
             let prototype = self.of(pointer.to).filter(|of| of.kind == FUNCTION_PROTOTYPE)?;
-            // The first is not an argument of the tracepoint.
+            // The first parameter is not an argument of the tracepoint.
             let found: Option<Vec<bool>> = (1..prototype.members)
                 .map(|argument| Some(self.of(self.word(prototype.at + 8 * argument + 4)?)?.kind == POINTER))
                 .collect();
@@ -149,7 +149,8 @@ fn malformed(expected: &'static str) -> SystemError {
 mod tests {
     use super::*;
 
-    /// A description with the structure `task_struct { union { int pid; }; int comm; }` and a tracepoint with a pointer and a number.
+    /// Returns a description with the structure `task_struct { union { int pid; }; int comm; }` and a tracepoint with a pointer and a
+    /// number.
     fn description() -> Vec<u8> {
         let strings = b"\0int\0pid\0comm\0task_struct\0btf_trace_sched_wakeup\0";
         let name = |name: &[u8]| strings.windows(name.len()).position(|part| part == name).unwrap() as u32;

@@ -1,8 +1,8 @@
-//! Events of the scheduler by programs of our own, which the kernel runs at its tracepoints (eBPF).
+//! Scheduler events from programs that the kernel runs at its tracepoints (eBPF).
 //!
-//! At every event a program writes one record to a ring of memory that is shared with this process: when, on which CPU, who, and what the counters
-//! of the CPU say. It leaves out CPUs and threads that are not watched, and nothing wakes the reader. Takes root or CAP_BPF and CAP_PERFMON, and a
-//! kernel that describes its types (`/sys/kernel/btf/vmlinux`), of Linux 6.0 or newer.
+//! At every event a program writes one record to a ring in memory that is shared with this process: the time, the CPU, the threads, and the
+//! counters of the CPU. It leaves out CPUs and threads that are not watched, and nothing wakes the reader. This needs root or CAP_BPF and
+//! CAP_PERFMON, and Linux 6.0 or newer with a description of its types (`/sys/kernel/btf/vmlinux`).
 
 mod btf;
 mod program;
@@ -25,20 +25,20 @@ use crate::machine::sysfs::Sysfs;
 use crate::sys::bpf::{Map, MapKind, Program, RingMemory};
 use crate::sys::perf::{GROUP_LIMIT, Group, GroupReading};
 
-/// Memory for records: of each CPU that is watched, about 50 000 switches; and at most.
+/// Memory for records of each watched CPU, which holds about 50 000 switches, and most memory for all CPUs together.
 const RING_BYTES: usize = 1 << 22;
 const RING_BYTES_MAX: usize = 1 << 26;
 
-/// Threads that can be followed.
+/// Most threads that can be followed.
 const THREADS_MAX: u32 = 1 << 14;
 
-/// Tracepoints, with which of their arguments are pointers.
+/// Tracepoints, each with its arguments: true for a pointer.
 const SWITCH: (&str, &[bool]) = ("sched_switch", &[false, true, true, false]);
 const WAKEUP: (&str, &[bool]) = ("sched_wakeup", &[true]);
 const RUNTIME: (&str, &[bool]) = ("sched_stat_runtime", &[true, false]);
 const FORK: (&str, &[bool]) = ("sched_process_fork", &[true, true]);
 
-/// Events, as they are recorded.
+/// A source of scheduler events by programs in the kernel.
 pub struct BpfEvents {
     btf: Btf,
     layout: Layout,
@@ -46,16 +46,16 @@ pub struct BpfEvents {
     threads: Map,
     ring: Map,
     records: RingMemory,
-    /// For each event that is counted, a map with its counter by CPU.
+    /// For each counted event, a map with its counter by CPU.
     counters: Vec<Map>,
-    /// Held open: closed, they count no more.
+    /// The counters, which stop counting when this is dropped.
     _groups: Vec<Group>,
-    /// Held open: closed, programs are detached.
+    /// The attached programs, which are detached when this is dropped.
     attached: Vec<OwnedFd>,
     watched: Vec<CpuId>,
-    /// Those in the map of threads.
+    /// The threads in the map of threads.
     followed: Vec<i32>,
-    /// Records lost so far, by CPU.
+    /// Number of records lost so far, by CPU.
     lost: BTreeMap<u32, u32>,
 }
 
@@ -64,10 +64,10 @@ fn refused(what: &str, source: std::io::Error) -> SchedError {
 }
 
 impl BpfEvents {
-    /// Records, from now on, switches on `cpus` with what `counted` came to, in user mode, and starts of threads anywhere.
+    /// Records from now on the switches on `cpus`, with the counts of `counted` in user mode, and the starts of threads on all CPUs.
     ///
-    /// Fails with [`SchedError::Events`] where the kernel runs no programs for this user, with [`SchedError::System`] where it does not describe itself,
-    /// and as [`crate::counters`] does.
+    /// Fails with [`SchedError::Events`] if the kernel runs no programs for this user, with [`SchedError::System`] if it does not
+    /// describe its types, and as [`crate::counters`] does.
     pub fn of_switches(cpus: &[CpuId], counted: &[Counted]) -> Result<BpfEvents, SchedError> {
         let mut source = BpfEvents::new(cpus, counted)?;
         source.attach_program(FORK, |maps, layout| program::fork(maps, layout, true))?;
@@ -75,8 +75,8 @@ impl BpfEvents {
         Ok(source)
     }
 
-    /// Records, from now on, switches on `cpus` with what `counted` came to, in user mode. What concerns single threads comes with
-    /// [`follow`](Source::follow). Fails as [`of_switches`](Self::of_switches) does.
+    /// Records from now on the switches on `cpus`, with the counts of `counted` in user mode. Events of single threads are recorded once
+    /// [`follow`](Source::follow) names the threads. Fails as [`of_switches`](Self::of_switches) does.
     pub fn of_jobs(cpus: &[CpuId], counted: Option<Counted>) -> Result<BpfEvents, SchedError> {
         let mut source = BpfEvents::new(cpus, counted.as_slice())?;
         source.attach_program(SWITCH, program::switch)?;
@@ -168,7 +168,7 @@ impl Source for BpfEvents {
             self.threads.set(*thread as u32, flag).map_err(failed)?;
             self.followed.push(*thread);
         }
-        // Those of switches are attached from the beginning.
+        // The program of switches is attached from the beginning.
         if self.attached.len() == 1 && !threads.is_empty() {
             self.attach_program(WAKEUP, program::wakeup)?;
             self.attach_program(FORK, |maps, layout| program::fork(maps, layout, false))?;
@@ -178,7 +178,7 @@ impl Source for BpfEvents {
     }
 
     fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), SchedError> {
-        // The records counted as lost begin again at 0.
+        // The kernel counts lost records from 0 again.
         self.lost.remove(&cpu.0);
         let watched = if on && self.watched.contains(&cpu) { WATCHED } else { 0 };
         self.cpus.set(cpu.0, watched).map_err(|source| refused("map", source))
@@ -193,7 +193,7 @@ impl Source for BpfEvents {
     }
 }
 
-/// What a record says, and how many had no room on its CPU until then; `None` for one that is cut off.
+/// Returns the event that a record describes, and the number of records lost on its CPU so far; `None` if the record is cut off.
 fn parse(record: &[u8], counters: usize) -> Option<(SchedEvent, u32)> {
     let word = |at: usize| Some(u32::from_ne_bytes(record.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_ne_bytes(record.get(at..at + 8)?.try_into().ok()?));
@@ -225,7 +225,8 @@ fn parse(record: &[u8], counters: usize) -> Option<(SchedEvent, u32)> {
     Some((event, word(field::LOST)? & !WATCHED))
 }
 
-/// Why a thread left its CPU, by its state itself, which is not that which the kernel prints. [Linux, include/linux/sched.h]
+/// Returns the switch-out reason by the state in `task_struct`, which differs from the state that the kernel prints. [Linux,
+/// include/linux/sched.h]
 fn left(state: u32) -> SwitchOut {
     const SLEEP: u32 = 1;
     const DEAD: u32 = 0x80;
@@ -268,7 +269,7 @@ mod tests {
     #[test]
     fn states_are_those_of_the_kernel_itself() {
         use SwitchOut::*;
-        // Running; interruptible, also where it may be frozen; not so; killable; idle without load; dead; stopped.
+        // Running; interruptible, also freezable; uninterruptible; killable; idle without load; dead; stopped.
         let reasons = [0, 1, 0x2001, 2, 0x102, 0x402, 0x80, 4].map(left);
         assert_eq!(reasons, [Preempted, Asleep, Asleep, Blocked, Blocked, Blocked, Ended, Blocked]);
         let preempted = parse(&[record(kind::SWITCH, [0, 7, 8, 1], 1), vec![0; 32]].concat(), 0).unwrap().0;

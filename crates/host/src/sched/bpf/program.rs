@@ -1,35 +1,35 @@
-//! The programs that the kernel runs at its tracepoints: each writes a record to the ring where the event concerns a CPU or a thread that is watched.
+//! The programs that the kernel runs at its tracepoints. Each writes a record to the ring if the event concerns a watched CPU or thread.
 //!
-//! Their instructions are made here, from where the fields lie in the kernel that runs: no compiler is needed, and no object file has to be kept
-//! the same as its source. [Linux, Documentation/bpf/standardization/instruction-set.rst]
+//! The instructions are generated here, for the offsets of fields in the running kernel. So no compiler is needed, and no object file that
+//! must match its source. [Linux, Documentation/bpf/standardization/instruction-set.rst]
 
 use super::btf::Btf;
 use crate::error::SystemError;
 
-/// A record: the head, of all kinds; of a switch, two names, and for each counter its count, the time for which it was enabled and that for which
-/// it ran.
+/// Size of the head, with which every record begins. In a record of a switch two names follow, and for each counter its count, the time for
+/// which it was enabled, and the time for which it ran.
 pub const HEAD_BYTES: usize = 40;
 pub const NAME_BYTES: usize = 16;
 pub const COUNTER_BYTES: usize = 24;
 
-/// Where the fields of a record lie.
+/// Offsets of the fields of a record.
 pub mod field {
     pub const KIND: usize = 0;
     pub const CPU: usize = 4;
     pub const AT: usize = 8;
-    /// Records of the CPU so far for which there was no room.
+    /// Number of records of the CPU that had no room so far.
     pub const LOST: usize = 16;
-    /// The thread that is concerned: who leaves, is woken, is accounted, starts another.
+    /// The thread that leaves, is woken, is accounted time, or starts another.
     pub const THREAD: usize = 20;
-    /// Who comes, or is started.
+    /// The thread that gets the CPU, or is started.
     pub const OTHER: usize = 24;
-    /// `prev_state` of who leaves.
+    /// `prev_state` of the thread that leaves.
     pub const STATE: usize = 28;
-    /// Whether who leaves is preempted, or the time accounted.
+    /// Whether the thread that leaves is preempted, or the accounted time.
     pub const VALUE: usize = 32;
 }
 
-/// What a record is of.
+/// Kinds of records.
 pub mod kind {
     pub const SWITCH: u32 = 1;
     pub const WAKEUP: u32 = 2;
@@ -37,28 +37,28 @@ pub mod kind {
     pub const FORK: u32 = 4;
 }
 
-/// In the map of CPUs: switches of this one are recorded. The other bits count records without room.
+/// Bit in the map of CPUs: switches of the CPU are recorded. The other bits count records without room.
 pub const WATCHED: u32 = 1 << 31;
 
-/// In the map of threads: its wake-ups and starts are recorded, and time accounted to it.
+/// Flag in the map of threads: the thread's wake-ups, the threads that it starts, and time accounted to it are recorded.
 pub const FOLLOWED: u32 = 1;
-/// In the map of threads: time accounted to it is recorded.
+/// Flag in the map of threads: time accounted to the thread is recorded.
 pub const ACCOUNTED: u32 = 2;
 
-/// The numbers of the maps that programs use.
+/// File descriptors of the maps that the programs use.
 #[derive(Clone, Copy)]
 pub struct Maps<'a> {
-    /// By CPU: [`WATCHED`], and the records lost.
+    /// File descriptor of the map of CPUs, with [`WATCHED`] and the number of records lost.
     pub cpus: i32,
-    /// By thread: [`FOLLOWED`] or [`ACCOUNTED`].
+    /// File descriptor of the map of threads, with [`FOLLOWED`] or [`ACCOUNTED`].
     pub threads: i32,
     /// File descriptor of the ring buffer that takes the records.
     pub ring: i32,
-    /// For each event that is counted, its counter by CPU.
+    /// For each counted event, the file descriptor of the map with its counter by CPU.
     pub counters: &'a [i32],
 }
 
-/// Where the fields of a thread lie.
+/// Offsets of the fields of a thread in `task_struct`.
 #[derive(Clone, Copy)]
 pub struct Layout {
     number: i16,
@@ -66,20 +66,21 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// In the kernel that `btf` describes.
+    /// Returns the offsets in the kernel that `btf` describes.
     pub fn of(btf: &Btf) -> Result<Layout, SystemError> {
         Ok(Layout { number: btf.offset("task_struct", "pid")?, name: btf.offset("task_struct", "comm")? })
     }
 }
 
-/// Registers: 0 has what a call returns, 1 to 5 are lost in one, 10 is the end of the stack.
+/// Registers that keep their values over calls. Register 0 holds the result of a call, calls destroy 1 to 5, and 10 is the end of the
+/// stack.
 const CONTEXT: u8 = 6;
 const CPU: u8 = 7;
 const RECORD: u8 = 8;
 const CPU_NUMBER: u8 = 9;
 const STACK: u8 = 10;
 
-/// Helpers of the kernel. [Linux, include/uapi/linux/bpf.h, enum bpf_func_id]
+/// Helper functions of the kernel. [Linux, include/uapi/linux/bpf.h, enum bpf_func_id]
 const MAP_LOOKUP: i32 = 1;
 const CLOCK: i32 = 5;
 const THIS_CPU: i32 = 8;
@@ -87,14 +88,14 @@ const COUNTER: i32 = 55;
 const RESERVE: i32 = 131;
 const SUBMIT: i32 = 132;
 
-/// The reader looks by itself and need not be woken: `BPF_RB_NO_WAKEUP`.
+/// Flag for records that do not wake the reader, which polls: `BPF_RB_NO_WAKEUP`.
 const NO_WAKEUP: i32 = 1;
 
-/// Instructions under way.
+/// Instructions of a program that is being generated.
 #[derive(Default)]
 struct Code(Vec<u64>);
 
-/// Jumps that are yet to get their target.
+/// Indices of jumps whose target is not set yet.
 type Jumps = Vec<usize>;
 
 impl Code {
@@ -136,7 +137,7 @@ impl Code {
         self.push(0x63, STACK, from, offset, 0);
     }
 
-    /// The address of the map with this number, in two instructions.
+    /// Loads the address of a map into register `to`, by two instructions.
     fn load_map(&mut self, to: u8, map: i32) {
         const OF_DESCRIPTOR: u8 = 1;
         self.push(0x18, to, OF_DESCRIPTOR, 0, map);
@@ -157,7 +158,7 @@ impl Code {
         self.0.len() - 1
     }
 
-    /// Jumps lead to what comes next.
+    /// Makes the next instruction the target of `jumps`.
     fn land(&mut self, jumps: impl IntoIterator<Item = usize>) {
         for jump in jumps {
             let offset = (self.0.len() - jump - 1) as u64;
@@ -165,13 +166,13 @@ impl Code {
         }
     }
 
-    /// Gives 0 back.
+    /// Ends the program with the result 0.
     fn exit(&mut self) {
         self.set(0, 0);
         self.push(0x95, 0, 0, 0, 0);
     }
 
-    /// What `map` has for the word on the stack at `offset`: its address, or 0.
+    /// Looks up the word on the stack at `offset` in `map`. Register 0 then holds the address of the value, or 0.
     fn look_up(&mut self, map: i32, offset: i16) {
         self.load_map(1, map);
         self.copy(2, STACK);
@@ -179,7 +180,8 @@ impl Code {
         self.call(MAP_LOOKUP);
     }
 
-    /// Keeps the arguments, the number of the CPU, and what the map of CPUs has for it.
+    /// Saves the arguments, the number of the CPU, and the address of its value in the map of CPUs. Returns the jumps to take if there is
+    /// no value.
     fn begin(&mut self, maps: &Maps) -> Jumps {
         self.copy(CONTEXT, 1);
         self.call(THIS_CPU);
@@ -191,33 +193,33 @@ impl Code {
         vec![unknown]
     }
 
-    /// Jumps where the CPU is not watched.
+    /// Jumps if the CPU is not watched, and returns the jump.
     fn unless_watched(&mut self) -> usize {
         self.load_word(1, CPU, 0);
-        // To the right, by 31.
+        // Shifts right by 31.
         self.push(0x77, 1, 0, 0, 31);
         self.jump_if_zero(1)
     }
 
-    /// The thread that is argument `argument`, in register 1.
+    /// Loads the number of the thread in argument `argument` into register 1.
     fn thread_of(&mut self, argument: i16, layout: Layout) {
         self.load_long(2, CONTEXT, 8 * argument);
         self.load_word(1, 2, layout.number);
     }
 
-    /// Jumps where thread `argument` has none of `flags` in the map of threads.
+    /// Jumps if thread `argument` has no flag of `flags` in the map of threads, and returns the jumps.
     fn unless_thread(&mut self, maps: &Maps, layout: Layout, argument: i16, flags: u32) -> Jumps {
         self.thread_of(argument, layout);
         self.store_word_on_stack(-8, 1);
         self.look_up(maps.threads, -8);
         let unknown = self.jump_if_zero(0);
         self.load_word(1, 0, 0);
-        // And.
+        // Bitwise and.
         self.push(0x57, 1, 0, 0, flags as i32);
         vec![unknown, self.jump_if_zero(1)]
     }
 
-    /// Makes room for a record of so many bytes and fills in what all have; where there is no room, counts that and ends.
+    /// Reserves a record of `bytes` bytes and fills in its head. If there is no room, counts the record as lost and ends.
     fn reserve(&mut self, maps: &Maps, bytes: usize, kind: u32) {
         self.load_map(1, maps.ring);
         self.set(2, bytes as i32);
@@ -239,7 +241,7 @@ impl Code {
         self.store_word(RECORD, field::LOST, 1);
     }
 
-    /// Writes thread `argument` to where `field` lies in the record.
+    /// Writes the number of thread `argument` to `field` of the record.
     fn store_thread(&mut self, layout: Layout, argument: i16, field: usize) {
         self.thread_of(argument, layout);
         self.store_word(RECORD, field, 1);
@@ -251,7 +253,7 @@ impl Code {
         longs.iter().for_each(|offset| self.store_long(RECORD, *offset, 1));
     }
 
-    /// Gives the record to the reader, and ends; so do `jumps`, without it.
+    /// Passes the record to the reader and ends. `jumps` lead to the end without a record.
     fn submit(mut self, jumps: Jumps) -> Vec<u64> {
         self.copy(1, RECORD);
         self.set(2, NO_WAKEUP);
@@ -262,7 +264,8 @@ impl Code {
     }
 }
 
-/// At `sched_switch`: preempted, who leaves, who comes, the state of who leaves.
+/// Returns the program for `sched_switch`. The arguments are: preempted, the thread that leaves, the thread that comes, and the state of
+/// the former.
 pub fn switch(maps: &Maps, layout: Layout) -> Vec<u64> {
     let mut code = Code::default();
     let mut end = code.begin(maps);
@@ -283,7 +286,7 @@ pub fn switch(maps: &Maps, layout: Layout) -> Vec<u64> {
     code.store_long(RECORD, field::VALUE, 1);
     for (position, counter) in maps.counters.iter().enumerate() {
         code.load_map(1, *counter);
-        // The counter of this CPU: all bits of a word, without those above it.
+        // The flag that selects the counter of this CPU: the lower 32 bits are set.
         code.push(0xb4, 2, 0, 0, -1);
         code.copy(3, RECORD);
         code.add(3, (counters + COUNTER_BYTES * position) as i32);
@@ -293,7 +296,7 @@ pub fn switch(maps: &Maps, layout: Layout) -> Vec<u64> {
     code.submit(end)
 }
 
-/// At `sched_wakeup`: who is woken.
+/// Returns the program for `sched_wakeup`. The argument is the thread that is woken.
 pub fn wakeup(maps: &Maps, layout: Layout) -> Vec<u64> {
     let mut code = Code::default();
     let mut end = code.begin(maps);
@@ -304,11 +307,11 @@ pub fn wakeup(maps: &Maps, layout: Layout) -> Vec<u64> {
     code.submit(end)
 }
 
-/// At `sched_stat_runtime`: to whom time is accounted, and how much.
+/// Returns the program for `sched_stat_runtime`. The arguments are the thread and the time that is accounted to it.
 pub fn runtime(maps: &Maps, layout: Layout) -> Vec<u64> {
     let mut code = Code::default();
     let mut end = code.begin(maps);
-    // On a CPU that is watched, whoever it is.
+    // On a watched CPU the time of every thread is recorded.
     code.load_word(1, CPU, 0);
     code.push(0x77, 1, 0, 0, 31);
     let watched = code.jump_unless_zero(1);
@@ -322,7 +325,8 @@ pub fn runtime(maps: &Maps, layout: Layout) -> Vec<u64> {
     code.submit(end)
 }
 
-/// At `sched_process_fork`: who starts another, and the other. `all`: whoever it is.
+/// Returns the program for `sched_process_fork`. The arguments are the thread that starts another, and the new thread. `all`: records all
+/// threads, not only followed ones.
 pub fn fork(maps: &Maps, layout: Layout, all: bool) -> Vec<u64> {
     let mut code = Code::default();
     let mut end = code.begin(maps);

@@ -1,7 +1,8 @@
-//! What jobs follow from: events of the scheduler, and what was counted while a thread had a CPU.
+//! The events that jobs are inferred from: events of the scheduler, and counts of the time for which a thread had a CPU.
 //!
-//! What was counted is the difference of what the CPU's counters said when a thread left and when it came. Where the source of the events does not say
-//! that with its switches, [`PerfRings`] do. Where they count nothing, or others have the counters, jobs are seen all the same.
+//! A count is the difference between two readings of the CPU's counters, when the thread got the CPU and when it left. If the source does
+//! not read the counters at switches, [`PerfRings`] do. If these cannot count, or others use the counters, jobs are observed without
+//! counts.
 
 use std::collections::BTreeMap;
 
@@ -16,26 +17,26 @@ use crate::sched::source::{self, Source};
 use crate::sched::{EventKind, SchedEvent};
 use crate::sys::perf::GroupReading;
 
-/// Events of the CPUs and threads of jobs, as they happen.
+/// Events of the CPUs and threads of jobs.
 pub struct JobEvents {
     source: Box<dyn Source>,
-    /// What tells the counts, where the source does not.
+    /// Source of the counts, if the source of events does not count.
     rings: Option<PerfRings>,
     reported: Option<Reported>,
     events: Vec<SchedEvent>,
 }
 
-/// Who has each CPU, and what its counters said when it came.
+/// For each CPU, the thread that has it, and the reading of the counters when the thread got it.
 #[derive(Default)]
 struct Reported(BTreeMap<CpuId, (i32, GroupReading)>);
 
 impl Reported {
-    /// Who leaves a CPU, and what was counted since it came, where that is known.
+    /// Returns the misses of the thread that leaves a CPU, since it got the CPU; `None` if they are not known.
     fn note(&mut self, event: &SchedEvent) -> Option<Observation> {
         match event.kind {
             EventKind::Switch { from, to, reading, .. } => {
                 let (had, before) = self.0.insert(event.cpu, (to, reading))?;
-                // Some kernels do not tell to whom an idle CPU gives itself; an idle one counts nothing in user mode.
+                // Some kernels do not report the thread that follows the idle task. The idle task counts nothing in user mode.
                 let whole = (had == from || had == 0) && ran_throughout(&before, &reading);
                 let count = reading.counts[0].wrapping_sub(before.counts[0]);
                 (whole && from != 0).then_some(Observation { at: event.at, what: Observed::Misses(from, count) })
@@ -50,8 +51,8 @@ impl Reported {
 }
 
 impl JobEvents {
-    /// Of `cpus`, from now on, with what `counted` came to in user mode. Where that cannot be counted, the reason is given, and jobs are seen
-    /// without it.
+    /// Records the events of `cpus` from now on, with the counts of `counted` in user mode. If it cannot be counted, the reason is
+    /// returned, and jobs are observed without counts.
     ///
     /// Fails as [`source::of_jobs`] does.
     pub fn open(cpus: &[CpuId], counted: Option<Counted>) -> Result<(JobEvents, Option<SchedError>), SchedError> {
@@ -64,8 +65,8 @@ impl JobEvents {
         if let Some(source) = source::counting_jobs(cpus, counted) {
             return Ok((events(source, None, counted.is_some()), None));
         }
-        // The rings before the source: of who waits for the same event of the kernel, the kernel reports first to those that came first, so that what
-        // was counted until a switch is known before the switch is.
+        // The rings must be opened before the source: the kernel reports an event in the order in which listeners were added, so the counts
+        // until a switch are known before the switch.
         let (rings, why) = match counted.map(|event| PerfRings::open(cpus, &[event])) {
             Some(Err(error)) => (None, Some(error)),
             rings => (rings.and_then(Result::ok), None),
@@ -79,12 +80,12 @@ impl JobEvents {
         self.reported.is_some()
     }
 
-    /// As [`Source::follow`].
+    /// Does the same as [`Source::follow`].
     pub fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), SchedError> {
         self.source.follow(threads, others)
     }
 
-    /// Moves what was recorded since the last call behind `observations`; how many events of the scheduler that were.
+    /// Appends what was recorded since the last call to `observations`, and returns the number of scheduler events among it.
     pub fn drain(&mut self, observations: &mut Vec<Observation>) -> Result<u64, SchedError> {
         if let (Some(rings), Some(reported)) = (&mut self.rings, &mut self.reported) {
             rings.drain(&mut self.events)?;
@@ -101,12 +102,12 @@ impl JobEvents {
         Ok(seen)
     }
 
-    /// As [`Source::lost`].
+    /// Returns the same as [`Source::lost`].
     pub fn lost(&self) -> u64 {
         self.source.lost()
     }
 
-    /// The CPUs whose counters others have taken for good since the last call.
+    /// Returns the CPUs whose counters others have taken for good since the last call.
     pub fn stopped(&mut self) -> Vec<CpuId> {
         self.rings.as_mut().map_or_else(Vec::new, Source::stopped)
     }
@@ -119,7 +120,7 @@ mod tests {
     use isochrome_model::units::Ns;
     use isochrome_model::watch::SwitchOut;
 
-    /// A switch of a CPU, with what its counter says and for how long it did not run.
+    /// Returns a switch of a CPU, with the count of its counter and the time for which the counter did not run.
     fn switch(at: u64, cpu: u32, from: i32, to: i32, count: u64, off: u64) -> SchedEvent {
         let mut reading = GroupReading { enabled_ns: at + off, running_ns: at, ..GroupReading::default() };
         reading.counts[0] = count;
@@ -135,9 +136,9 @@ mod tests {
             switch(15, 1, 0, 8, 5000, 0),
             switch(20, 0, 7, 9, 130, 0),
             switch(30, 0, 9, 0, 135, 0),
-            // To whom the idle CPU gave itself was not reported.
+            // The thread that followed the idle task was not reported.
             switch(40, 0, 7, 9, 142, 0),
-            // Nor that 9 had left.
+            // The end of 9 was not reported either.
             switch(50, 0, 7, 9, 150, 0),
             switch(55, 1, 8, 0, 5001, 0),
             SchedEvent { at: Ns(60), cpu: CpuId(0), kind: EventKind::Lost { records: 3 } },

@@ -1,9 +1,9 @@
-//! Locks, release interrupts and private levels, by hand.
+//! Tests of locks, release interrupts and private levels against calculations by hand.
 
 use super::super::schedule::{Arrival, Section};
 use super::*;
 
-/// Δ = 3. t1 (C = 2, T = 20) and t3 share partition 1; t2 (C = 4) and t3 share a lock that t3 holds for 5.
+/// Returns a core with Δ = 3. t1 (C = 2, T = 20) and t3 share partition 1. t2 (C = 4) and t3 share a lock that t3 holds for 5.
 fn lock_below_the_ceiling() -> (Vec<CoreTask>, Charges) {
     let mut core = vec![core_task(2, 20, &[1]), core_task(4, 100, &[2]), core_task(5, 200, &[1])];
     core[1].holds.insert(0, 1);
@@ -16,12 +16,12 @@ fn a_lock_costs_the_footprint_of_its_holder() {
     let (core, charges) = lock_below_the_ceiling();
     // B = 5 + ω(3,3) = 8; t1: C + ω(1,3) + γ(1,2) = 2 + 3 + |S1 ∩ (S2 ∪ S3)| 3 = 8; C2 = 4.
     assert_eq!(responses_of(&core, charges, Analysis::Kim2013)[1], Some(20));
-    // Where only the time is known, t3 is the only one that can hold it.
+    // If only the blocking time is known, t3 is still the only task that can hold the lock.
     let mut unknown = core.clone();
     unknown.iter_mut().for_each(|task| task.holds = Holds::default());
     unknown[1].blocking_ns = 5;
     assert_eq!(responses_of(&unknown, charges, Analysis::Kim2013)[1], Some(20));
-    // Not by time alone: 4 + 5 + 2 + 3.
+    // The blocking time alone would give 4 + 5 + 2 + 3.
     assert!(Analysis::ALL.into_iter().filter(|&analysis| analysis != Analysis::NoInterference).all(|analysis| {
         [&core, &unknown].iter().all(|core| responses_of(core, charges, analysis)[1].is_none_or(|bound| bound >= 19))
     }));
@@ -46,7 +46,7 @@ fn a_holder_that_is_cold_and_preempted_delays_a_task_by_19() {
 
 #[test]
 fn a_lock_below_all_users_of_another_blocks_only_those_at_or_below_its_ceiling() {
-    // Lock 0 is of tasks 1 and 3, lock 1 of tasks 2 and 3: task 1 waits for the first only, task 0 for none.
+    // Tasks 1 and 3 take lock 0, tasks 2 and 3 take lock 1. So task 1 waits for lock 0 only, and task 0 never waits.
     let mut core = [core_task(1, 50, &[1]), core_task(1, 60, &[2]), core_task(1, 70, &[3]), core_task(9, 80, &[4])];
     core[1].holds.insert(0, 1);
     core[2].holds.insert(1, 1);
@@ -68,7 +68,7 @@ fn switches_and_release_interrupts_are_on_top_of_execution() {
     // 1009.2 + 59.2 n: n = 8 -> 1482.8 <= 8 * 200.
     let switches = Charges { switch_ns: 4_600, ..free };
     assert_eq!(lowest(switches).verdict.response_ns(), Some(1_482_800));
-    // And 1.5 us for each of 9 releases, its own among them: 1496.3 <= 8 * 200.
+    // Each of 9 releases, including its own, adds 1.5 us: 1496.3 <= 8 * 200.
     let releases = Charges { release_interrupt_ns: 1_500, ..switches };
     assert_eq!(lowest(releases).verdict.response_ns(), Some(1_496_300));
     assert_eq!(lowest(releases).interrupts_ns, 13_500);
@@ -79,14 +79,14 @@ fn switches_and_release_interrupts_are_on_top_of_execution() {
 
 #[test]
 fn a_task_that_holds_a_lock_at_its_end_does_not_push_a_higher_job_into_its_next_window() {
-    // t2 executes all of its job with the lock; t1 waits for it and runs after it. As the interference of the whole window
-    // is charged, what is pushed behind the end of t2 is within its window: 8 + 4 n, n = 2 -> 16 <= 2 * 10.
+    // t2 holds the lock for its whole job; t1 waits for it and runs afterwards. The interference of the whole window is charged,
+    // so the job that is delayed past the end of t2 is within its window: 8 + 4 n, n = 2 -> 16 <= 2 * 10.
     let mut core = [core_task(4, 10, &[1]), core_task(8, 16, &[2])];
     core[0].holds.insert(0, 1);
     core[1].holds.insert(0, 8);
     let bound = responses_of(&core, refill(0), Analysis::Kim2013)[1];
     assert_eq!(bound, Some(16));
-    // Over all offsets of t1, with t2 released as often as can be.
+    // All offsets of t1 are tried, with t2 released as often as possible.
     for offset in 0..160 {
         let job = |task: usize, arrival_ns, section| Arrival {
             task,
@@ -106,8 +106,8 @@ fn a_task_that_holds_a_lock_at_its_end_does_not_push_a_higher_job_into_its_next_
 
 #[test]
 fn releases_of_lower_tasks_interrupt_a_higher_one() {
-    // C = 10 and 1 for its own release. T = 4 and 3 below: R = 11 + ceil(R/4) + ceil(R/3)
-    //   = 11 -> 11 + 3 + 4 = 18 -> 11 + 5 + 6 = 22 -> 11 + 6 + 8 = 25 -> 11 + 7 + 9 = 27 -> 27.
+    // C = 10, plus 1 for its own release; the tasks below have T = 4 and 3: R = 11 + ceil(R/4) + ceil(R/3) = 11 -> 11 + 3 + 4 =
+    // 18 -> 11 + 5 + 6 = 22 -> 11 + 6 + 8 = 25 -> 11 + 7 + 9 = 27 -> 27.
     let core = [core_task(10, 100, &[1]), core_task(1, 4, &[2]), core_task(1, 3, &[3])];
     let charges = Charges { release_interrupt_ns: 1, ..Charges::default() };
     let bound = analyze(&core, charges, Analysis::Kim2013)[0];
@@ -117,7 +117,7 @@ fn releases_of_lower_tasks_interrupt_a_higher_one() {
 
 #[test]
 fn private_levels_are_refilled_at_the_start_and_after_each_preemption() {
-    // No partition is shared. t2: 3 + C 10; t1: 3 to start, 2 to execute, and 3 for what it displaces.
+    // No partition is shared. t2 takes 3 + C = 13; t1 takes 3 to start, 2 to execute, and 3 for what it displaces.
     let core = [core_task(2, 50, &[1]), core_task(10, 100, &[2])];
     let charges = Charges { preemption_ns: 3, ..Charges::default() };
     for analysis in Analysis::ALL.into_iter().filter(|&analysis| analysis != Analysis::NoInterference) {

@@ -1,4 +1,4 @@
-//! The reference implementation of the bound, and what it lacks when one of its charges is left out.
+//! The reference implementation of the bound, and mutants of it in which one charge is left out or weakened.
 
 use std::collections::BTreeSet;
 
@@ -6,39 +6,39 @@ use super::super::falsify::Case;
 use super::super::schedule::{Arrival, Section};
 use super::*;
 
-/// Which term is left out or weakened.
+/// The term that is left out or weakened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mutant {
     None,
     NoGamma,
     NoOmega,
-    /// γ(j,i) = |S(j) ∩ S(i)|: forgets the tasks in between.
+    /// γ(j,i) = |S(j) ∩ S(i)|, without the tasks in between.
     GammaOfOneTask,
-    /// ω(j,i) for the first job too.
+    /// ω(j,i) is used for the first job too.
     FirstLikeLater,
     /// τ(i) does not pay its own warm-up.
     NoOwnWarmUp,
-    /// Locks block nobody.
+    /// Locks block no task.
     NoLocks,
     /// The holder of a lock finds its partitions warm.
     WarmHolder,
-    /// Nobody displaces what the holder of a lock uses.
+    /// No task displaces what the holder of a lock uses.
     HolderNotPreempted,
     /// The holder of a lock displaces nothing.
     HolderDisplacesNothing,
-    /// Where only the time is known, it is all that is charged.
+    /// If only the blocking time is known, nothing but this time is charged.
     TimeOnly,
-    /// Only jobs of higher priority are released by interrupts.
+    /// Interrupts release only jobs of higher priority.
     NoInterruptsFromBelow,
-    /// Nor does τ(i) pay its own.
+    /// τ(i) does not pay for the interrupt of its own release.
     NoOwnInterrupt,
-    /// Private levels stay as they are over a preemption.
+    /// Private levels keep their contents over a preemption.
     PrivateSurvivesPreemption,
     /// A job finds the private levels warm.
     PrivateWarmAtStart,
 }
 
-/// The bound by [Kim2013] in 128-bit integers, written as docs/planning.md derives it, with sets of numbers.
+/// The bound by [Kim2013] in 128-bit integers with sets of numbers, as docs/planning.md derives it.
 struct Naive<'a> {
     core: &'a [CoreTask],
     charges: Charges,
@@ -60,7 +60,7 @@ impl Naive<'_> {
         if self.mutant == left_out { 0 } else { u128::from(self.charges.preemption_ns) }
     }
 
-    /// ω(j,n), with private levels.
+    /// Returns ω(j,n), with private levels.
     fn first(&self, j: usize) -> u128 {
         let all = if self.charges.cold_start { self.refills(j, std::iter::once(j)) } else { 0 };
         let shared = self.refills(j, (0..self.core.len()).filter(|&k| k != j));
@@ -68,7 +68,8 @@ impl Naive<'_> {
         refills + self.private(Mutant::PrivateWarmAtStart)
     }
 
-    /// The locks that can make τ(i) wait: who holds them, the index of the highest task that takes them, and how long.
+    /// Returns the locks that can make τ(i) wait: the holder, the index of the highest task that takes the lock, and the longest
+    /// time.
     fn sections(&self, i: usize) -> Vec<(usize, usize, u64)> {
         let takes = |k: usize, lock| self.core[k].holds.iter().any(|hold| hold.lock == lock);
         let below = (i + 1..self.core.len()).flat_map(|l| self.core[l].holds.iter().map(move |hold| (l, hold)));
@@ -79,7 +80,7 @@ impl Naive<'_> {
         with_ceiling.filter(|&(_, ceiling, _)| ceiling <= i && self.mutant != Mutant::NoLocks).collect()
     }
 
-    /// b(j,i): tasks below i that hold a lock while τ(i) waits and that τ(j) preempts.
+    /// Returns b(j,i): the tasks below i that hold a lock while τ(i) waits and that τ(j) preempts.
     fn holders(&self, j: usize, i: usize, left_out: Mutant) -> Vec<usize> {
         if self.mutant == left_out {
             return Vec::new();
@@ -174,7 +175,7 @@ fn the_same_schedules_catch_every_mutant_of_the_bound() {
 
 #[test]
 fn a_holder_that_displaces_nothing_is_a_mutant_too() {
-    // It takes two preemptions of one critical section, which random schedules rarely have.
+    // This needs two preemptions of one critical section, which random schedules rarely have.
     let mut core = [core_task(1, 20, &[0, 1, 2]), core_task(1, 100, &[3]), core_task(8, 200, &[0, 1, 2])];
     core[1].holds.insert(0, 1);
     core[2].holds.insert(0, 8);
@@ -191,8 +192,8 @@ fn a_holder_that_displaces_nothing_is_a_mutant_too() {
     let arrivals = [arrival(2, 0, section), arrival(1, 1, None), arrival(0, 6, None), arrival(0, 26, None)];
     let response = play(&core, refill(2), &arrivals, 100).responses_ns[1];
     assert_eq!(response, 40);
-    // B = 8 + 6; t1: 1 + 6 + 6 for the first job. Later ones the same, or 1 + 6 without the displacement:
-    //   15 + 13 = 28 -> 41 -> 54, settles; 28 -> 35, settles.
+    // B = 8 + 6. t1 takes 1 + 6 + 6 for the first job, and for later jobs the same, or 1 + 6 without the displacement: 15 + 13 =
+    // 28 -> 41 -> 54, settles; 28 -> 35, settles.
     assert_eq!(naive(&core, refill(2), 1, Mutant::None), Some(54));
     assert_eq!(naive(&core, refill(2), 1, Mutant::HolderDisplacesNothing), Some(35));
 }
@@ -206,7 +207,7 @@ fn the_incremental_iteration_equals_the_paper_literally() {
         for (i, fast) in fast.into_iter().enumerate() {
             assert_eq!(fast, naive(&core, charges, i, Mutant::None), "seed {seed}, task {i}: {core:?} {charges:?}");
         }
-        // The same partitions far up in the set, so that all words are used.
+        // The same partitions are moved far up in the set, so that all words are used.
         let moved: Vec<CoreTask> = core
             .iter()
             .map(|task| {

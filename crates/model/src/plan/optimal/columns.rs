@@ -1,4 +1,4 @@
-//! Columns as far as they are known: lower bounds of all, exact costs of those that were evaluated, and the best plans made of them.
+//! What is known of columns: lower bounds of all, exact costs of those that were evaluated, and the best plans made of them.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ const PAIRS: usize = 64;
 /// Number of splits whose columns are evaluated at once if it is finding splits that takes long.
 const ALTERNATIVES: usize = 16;
 
-/// Lower bounds of all columns: `[state * (K + 1) + k]`, non-increasing in k.
+/// Computes lower bounds of all columns: `[state * (K + 1) + k]`, non-increasing in k.
 pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) -> Vec<f64> {
     let width = partitions as usize + 1;
     let zero = vec![0; kinds.copies.len()];
@@ -36,14 +36,14 @@ pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitio
             for (ranks, state) in chunk {
                 let common = stack.iter().zip(ranks).take_while(|((a, ..), b)| a == *b).count();
                 stack.truncate(common);
-                for (place, &rank) in ranks.iter().enumerate().skip(common) {
+                for (index, &rank) in ranks.iter().enumerate().skip(common) {
                     let task = set.by_priority()[rank];
                     let none = Completions::none(partitions);
                     let (above, least) = stack.last().map_or((&none, &none), |(_, above, least)| (above, least));
                     // Nothing can be saved below a set that does not fit.
                     let next = |above: &Completions, refills| match above.is_hopeless() {
                         true => above.clone(),
-                        false => above.before(set, rules, task, place == 0, refills),
+                        false => above.before(set, rules, task, index == 0, refills),
                     };
                     let table = next(above, 2.0);
                     let least = if rules.overload_is_a_miss() { table.clone() } else { next(least, 1.0) };
@@ -119,7 +119,7 @@ impl<'a> Columns<'a> {
         let mut open: Vec<(usize, usize)> = columns.iter().copied().filter(|&column| !self.is_exact(column)).collect();
         open.sort_unstable();
         open.dedup();
-        self.look(&open, slack, request, |nodes| nodes);
+        self.search(&open, slack, request, |nodes| nodes);
         for column in open {
             *self.nodes.entry(column).or_insert(COLUMN_NODES) *= 2;
         }
@@ -127,9 +127,9 @@ impl<'a> Columns<'a> {
 
     /// Searches the columns in parallel, and raises their bounds. `nodes`: turns the nodes that are due for a column into
     /// those that it gets.
-    fn look(&mut self, columns: &[(usize, usize)], slack: f64, request: &Request, nodes: impl Fn(u64) -> u64 + Sync) {
+    fn search(&mut self, columns: &[(usize, usize)], slack: f64, request: &Request, nodes: impl Fn(u64) -> u64 + Sync) {
         let zero = vec![0; self.kinds.copies.len()];
-        let looked: Vec<((usize, usize), Outcome)> = columns
+        let evaluated: Vec<((usize, usize), Outcome)> = columns
             .par_iter()
             .map(|&(state, k)| {
                 let due = self.nodes.get(&(state, k)).copied().unwrap_or(COLUMN_NODES);
@@ -142,7 +142,7 @@ impl<'a> Columns<'a> {
                 ((state, k), best(self.set, self.rules, &self.kinds.members(self.set, state, &zero), k as u32, effort))
             })
             .collect();
-        for (column, outcome) in looked {
+        for (column, outcome) in evaluated {
             if let Some(found) = outcome.found
                 && self.found.get(&column).is_none_or(|known| found.0 < known.0)
             {
@@ -223,7 +223,7 @@ impl<'a> Columns<'a> {
             if slack > 0.0 {
                 let open: Vec<(usize, usize)> =
                     pair.into_iter().filter(|column| !self.found.contains_key(column)).collect();
-                self.look(&open, slack, request, |_| nodes);
+                self.search(&open, slack, request, |_| nodes);
                 if cost(self, &pair) < value {
                     return Some(pair);
                 }
@@ -359,8 +359,8 @@ impl<'a> Columns<'a> {
             return None;
         }
         let mut distributed = Vec::new();
-        for (place, &(state, _)) in columns.iter().enumerate().rev() {
-            let value = |k: usize| self.bound(state, k) + totals[place][left - k];
+        for (index, &(state, _)) in columns.iter().enumerate().rev() {
+            let value = |k: usize| self.bound(state, k) + totals[index][left - k];
             let k = (0..=left).min_by(|&a, &b| value(a).total_cmp(&value(b)))?;
             distributed.push((state, k));
             left -= k;

@@ -141,7 +141,7 @@ impl Kinds {
             }
             (total, columns)
         };
-        // Alternatives that are none have no columns; the first tells that there is no way at all.
+        // Infinite ones stand for no way and have no columns. The first is kept even then, to show that no way exists.
         let ways = firsts.iter().take(count).take_while(|way| way.0 < f64::INFINITY).count().max(1);
         firsts.into_iter().take(ways).map(follow).collect()
     }

@@ -70,7 +70,7 @@ impl Hierarchy {
         masks.and_then(|masks| masks.get(cache)).copied().unwrap_or(WayMask::ALL)
     }
 
-    /// Reads `bytes` from `address`. Returns whether an exclusive level handed the line up dirty.
+    /// Reads `bytes` from `address`. Returns whether an exclusive level handed up a dirty line.
     fn read(&mut self, cache: Option<CacheId>, address: u64, bytes: u64, context: Context) -> bool {
         let Some(CacheId(id)) = cache else {
             self.memory.reads += 1;

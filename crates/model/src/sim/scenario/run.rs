@@ -19,7 +19,8 @@ pub type Open<'a> = dyn FnMut(&str) -> std::io::Result<Box<dyn Read>> + 'a;
 
 /// Runs a scenario on a machine.
 ///
-/// `progress` gets the number of accesses from time to time and says whether to go on; an interrupted run ends as it stands.
+/// `progress` gets the number of accesses from time to time, and returns whether to continue. An interrupted run returns the
+/// outcome so far.
 pub fn run(
     scenario: &Scenario,
     machine: &DescribedMachine,
@@ -40,14 +41,14 @@ pub fn run(
     Ok(simulation.outcome())
 }
 
-/// A job under way.
+/// A job that has begun and is not complete.
 struct Job {
     task: usize,
     accesses: Accesses,
     made: u64,
 }
 
-/// The accesses of a program, one after the other.
+/// The accesses of a program, in order.
 enum Accesses {
     Workload(Box<dyn Iterator<Item = Access> + Send>),
     Trace { reader: Box<Reader<Box<dyn Read>>>, batch: VecDeque<Access> },
@@ -71,7 +72,7 @@ struct Actor {
     cpu: usize,
     source: Source,
     table: PageTable,
-    /// Colors in which this task's stores are written through, because another task alone may write there.
+    /// Colors in which stores of this task are written through, because another task is their only writer.
     through: Vec<bool>,
     jobs_left: u64,
     background: bool,
@@ -79,8 +80,8 @@ struct Actor {
     outcome: TaskOutcome,
 }
 
-/// Whose turn it is on a CPU.
-enum Turn {
+/// The order in which the tasks of a CPU run.
+enum Queued {
     Begins(usize),
     GoesOn(Job),
 }
@@ -88,12 +89,12 @@ enum Turn {
 #[derive(Default)]
 struct Cpu {
     clock: u64,
-    /// The job that runs, on top of those it preempted.
+    /// The running job, on top of the jobs that it preempted.
     stack: Vec<Job>,
-    queue: VecDeque<Turn>,
-    /// Whose turn it is, and since when.
-    turn_of: Option<usize>,
-    turn_began: u64,
+    queue: VecDeque<Queued>,
+    /// The task whose time slice it is, and the begin of the slice.
+    slice_of: Option<usize>,
+    slice_began: u64,
 }
 
 struct Simulation<'a> {
@@ -101,18 +102,18 @@ struct Simulation<'a> {
     hierarchy: Hierarchy,
     page_bytes: Bytes,
     color_count: u16,
-    /// Frames that belong to each task.
+    /// Number of frames that belong to each task.
     region_frames: u64,
     cpus: Vec<Cpu>,
     actors: Vec<Actor>,
     releases: Vec<Releases>,
-    /// Tasks in the foreground with jobs to run.
+    /// Number of foreground tasks that still have jobs to run.
     unfinished: usize,
     memory_frames: Option<u64>,
 }
 
 impl Simulation<'_> {
-    /// The CPU that goes next: of those with something to do, the one that is furthest behind.
+    /// Returns the CPU that goes next: of those with something to do, the one whose clock is lowest.
     fn next_cpu(&self) -> Option<usize> {
         let time = |(number, cpu): (usize, &Cpu)| {
             let idle = cpu.stack.is_empty() && cpu.queue.is_empty();
@@ -126,7 +127,7 @@ impl Simulation<'_> {
         here.filter_map(Releases::next).min()
     }
 
-    /// One access on a CPU, or the end of a job.
+    /// Performs one access on a CPU, or ends its job.
     fn step(&mut self, number: usize, open: &mut Open<'_>) -> Result<(), ScenarioError> {
         let cpu = &mut self.cpus[number];
         if cpu.stack.is_empty() && cpu.queue.is_empty() {
@@ -144,14 +145,14 @@ impl Simulation<'_> {
         }
         if self.cpus[number].stack.is_empty() {
             let job = match self.cpus[number].queue.pop_front() {
-                Some(Turn::Begins(task)) => self.begin(task, open)?,
-                Some(Turn::GoesOn(job)) => job,
+                Some(Queued::Begins(task)) => self.begin(task, open)?,
+                Some(Queued::GoesOn(job)) => job,
                 None => return Ok(()),
             };
             let cpu = &mut self.cpus[number];
-            // The next job of a task goes on in its turn.
-            if cpu.turn_of.replace(job.task) != Some(job.task) {
-                cpu.turn_began = clock;
+            // The next job of a task continues in the same time slice.
+            if cpu.slice_of.replace(job.task) != Some(job.task) {
+                cpu.slice_began = clock;
             }
             cpu.stack.push(job);
         }
@@ -197,22 +198,24 @@ impl Simulation<'_> {
             }
         }
         let cpu = &mut self.cpus[number];
-        let turn_over = self.scenario.slice_cycles.is_some_and(|slice| cpu.clock - cpu.turn_began >= slice);
-        if turn_over && cpu.stack.len() == 1 && !cpu.queue.is_empty() {
+        let slice_over = self.scenario.slice_cycles.is_some_and(|slice| cpu.clock - cpu.slice_began >= slice);
+        if slice_over && cpu.stack.len() == 1 && !cpu.queue.is_empty() {
             let job = cpu.stack.pop();
-            cpu.queue.extend(job.map(Turn::GoesOn));
+            cpu.queue.extend(job.map(Queued::GoesOn));
         }
         Ok(())
     }
 
-    /// Lets a task come in on its CPU, unless a job of it is under way there.
+    /// Releases a task on its CPU, unless a job of it is still running there.
     fn release(&mut self, task: usize, times: u64, open: &mut Open<'_>) -> Result<(), ScenarioError> {
         if times == 0 {
             return Ok(());
         }
         let cpu = self.actors[task].cpu;
-        let suspended =
-            self.cpus[cpu].queue.iter().filter_map(|turn| if let Turn::GoesOn(job) = turn { Some(job) } else { None });
+        let suspended = self.cpus[cpu]
+            .queue
+            .iter()
+            .filter_map(|queued| if let Queued::GoesOn(job) = queued { Some(job) } else { None });
         let under_way = self.cpus[cpu].stack.iter().chain(suspended).any(|job| job.task == task);
         self.actors[task].outcome.releases_lost += times - u64::from(!under_way);
         if !under_way {
@@ -259,14 +262,14 @@ impl Simulation<'_> {
             return Ok(());
         }
         if actor.background && self.scenario.slice_cycles.is_none() {
-            cpu.queue.push_back(Turn::Begins(task));
+            cpu.queue.push_back(Queued::Begins(task));
         } else if actor.background {
-            // Its turn ends when its time is over.
-            cpu.queue.push_front(Turn::Begins(task));
+            // Its time slice ends when its time is over.
+            cpu.queue.push_front(Queued::Begins(task));
         } else {
             actor.jobs_left -= 1;
             if actor.jobs_left > 0 {
-                cpu.queue.push_front(Turn::Begins(task));
+                cpu.queue.push_front(Queued::Begins(task));
             } else {
                 self.unfinished -= 1;
             }
@@ -310,7 +313,7 @@ impl Simulation<'_> {
     }
 }
 
-/// Makes a table of so many rows and columns of one that ends where it is empty.
+/// Extends `table`, whose rows may be missing or short, with default elements to `rows` rows of `columns` elements.
 fn fill_up<T: Clone + Default>(table: &mut Vec<Vec<T>>, rows: usize, columns: usize) {
     table.resize(rows, Vec::new());
     table.iter_mut().for_each(|row| row.resize(columns, T::default()));

@@ -1,4 +1,4 @@
-//! Which tasks run on which core with which partitions, read from a file and checked against a task set.
+//! Allocations of tasks to cores and partitions, read from a file and checked against a task set.
 
 use std::collections::HashMap;
 
@@ -8,21 +8,21 @@ use super::values::parse;
 use crate::taskset::locks::shared_lock_where;
 use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Scope, TaskSet};
 
-/// A task of an allocation: its index in the set, its partitions, and those useful to it after a preemption.
+/// A task of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allotted {
     /// Index of the task in the set.
     pub task: usize,
-    /// Its partitions, from 0.
+    /// Partitions of the task, numbered from 0.
     pub partitions: PartitionSet,
-    /// The useful ones; all if the file does not say.
+    /// Partitions that are useful to the task after a preemption; all its partitions if the file does not say.
     pub useful: PartitionSet,
 }
 
-/// Which tasks run on which core with which partitions: `(cpu, tasks)` in the order of the file.
+/// The tasks of each core with their partitions: `(cpu, tasks)` in the order of the file.
 pub type Allocation = Vec<(u32, Vec<Allotted>)>;
 
-/// Reads an allocation for `set`: the `cores` of a plan. Also returns warnings about tasks left out.
+/// Reads an allocation for `set`: the `cores` of a plan. Also returns warnings about tasks that are left out.
 pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>), ReadError> {
     let root = parse(text)?;
     let file = Fields::of(String::new(), &root)?;

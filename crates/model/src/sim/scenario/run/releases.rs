@@ -11,7 +11,7 @@ pub(super) struct Releases {
     pub(super) of: Option<usize>,
     at: VecDeque<u64>,
     every: Option<u64>,
-    /// Multiples of `every` that have passed.
+    /// Number of multiples of `every` that have passed.
     multiples: u64,
 }
 

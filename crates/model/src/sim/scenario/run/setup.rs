@@ -1,6 +1,6 @@
 //! Sets a scenario up: caches with the ways of each task, tasks with their pages, CPUs with their queues.
 
-use super::{Actor, Cpu, Simulation, Turn};
+use super::{Actor, Cpu, Queued, Simulation};
 use crate::sim::scenario::{Scenario, ScenarioError, Task, TaskOutcome};
 use crate::sim::{CacheId, DescribedMachine, Hierarchy, PageTable, WayMask};
 use crate::units::{Bytes, FrameNumber, parse_list};
@@ -106,7 +106,7 @@ impl Scenario {
         for background in [false, true] {
             for (number, task) in self.tasks.iter().enumerate() {
                 if task.jobs > 0 && task.background == background {
-                    cpus[task.cpu as usize].queue.push_back(Turn::Begins(number));
+                    cpus[task.cpu as usize].queue.push_back(Queued::Begins(number));
                 }
             }
         }

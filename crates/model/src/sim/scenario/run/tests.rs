@@ -18,7 +18,7 @@ fn outcome(text: &str, traces: &[(&str, &str)]) -> Result<Outcome, ScenarioError
     run(&scenario, &machine, &mut open, &mut |_| true)
 }
 
-/// 4 sets of 2 ways of 32-byte lines, one page of 128 bytes each: one color.
+/// A level with 4 sets of 2 ways of 32-byte lines, and pages of 128 bytes: one color.
 const SMALL: &str = "levels = ['256:2:32:lru:wb:wa']\npage = '128'\n";
 
 #[test]
@@ -260,8 +260,8 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// [Kim2013]: tasks with disjoint colors, ways or both never evict each other at the partitioned level: on the i7-2600 and on
-    /// random two-level machines, on one CPU or two, with preemptions. Sharing everything, they do.
+    /// Tasks with disjoint colors, ways or both never evict each other at the partitioned level [Kim2013]: on the i7-2600 and on
+    /// random two-level machines, on one CPU or two, with preemptions. If they share everything, they do.
     #[test]
     fn tasks_in_partitions_of_their_own_never_evict_each_other(
         i7: bool,

@@ -32,7 +32,7 @@ pub enum Event {
 
 /// The pages of a program, all its processes together.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Placed {
+pub struct PlacementReport {
     /// [`SCHEMA`].
     pub schema: &'static str,
     /// When.
@@ -73,10 +73,10 @@ pub struct Expected {
     pub pauses: u64,
 }
 
-impl Placed {
+impl PlacementReport {
     /// Creates the report for process `pid` from what was done so far.
-    pub fn of(event: Event, pid: i32, tally: &Tally) -> Placed {
-        Placed {
+    pub fn of(event: Event, pid: i32, tally: &Tally) -> PlacementReport {
+        PlacementReport {
             schema: SCHEMA,
             event,
             pid,
@@ -92,13 +92,13 @@ impl Placed {
     }
 
     /// Returns a later report on the same process, with a new `event` and `tally`. Everything else is kept.
-    pub fn later(self, event: Event, tally: &Tally) -> Placed {
-        let Placed { tally, moved, .. } = Placed::of(event, self.pid, tally);
-        Placed { event, tally, moved, ..self }
+    pub fn later(self, event: Event, tally: &Tally) -> PlacementReport {
+        let PlacementReport { tally, moved, .. } = PlacementReport::of(event, self.pid, tally);
+        PlacementReport { event, tally, moved, ..self }
     }
 
     /// Creates the report of a dry run: what a recoloring of the process of `report` is expected to do.
-    pub fn expected(report: &Report, coloring: &Coloring) -> Placed {
+    pub fn expected(report: &Report, coloring: &Coloring) -> PlacementReport {
         let (resident, on_color, off_color) = (report.resident(), report.on_color(), report.moved());
         let mut tally = Tally { resident, on_color, off_color, ..Tally::default() };
         for region in report.regions.iter().filter(|region| region.immovable > 0) {
@@ -114,7 +114,12 @@ impl Placed {
             pauses: moving.div_ceil((coloring.limits.max_pause.as_nanos() as u64).max(1)),
         };
         let numbers = coloring.numbers().cloned();
-        Placed { moved: false, expected: Some(expected), numbers, ..Placed::of(Event::DryRun, report.pid, &tally) }
+        PlacementReport {
+            moved: false,
+            expected: Some(expected),
+            numbers,
+            ..PlacementReport::of(Event::DryRun, report.pid, &tally)
+        }
     }
 
     /// Returns the share of the movable pages that are on color, 0 to 1.

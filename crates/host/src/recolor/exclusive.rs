@@ -15,17 +15,17 @@ use crate::sys::scheduling::Scheduling;
 
 /// Lock guard that is held while a process is recolored or repaired, so that this happens to one process at a time. Two recolorings at
 /// once would each take the frames that the other one gives back in order to draw them again.
-pub struct Turn {
+pub struct ExclusiveLock {
     /// The lock file, which is locked for as long as it is open.
     _file: File,
     _share: Share,
 }
 
-impl Turn {
+impl ExclusiveLock {
     /// Waits for the lock in order to work on `pid`.
     ///
     /// Fails with [`RecolorError::Interrupted`] where this program is asked to end meanwhile.
-    pub fn wait(pid: Pid) -> Result<Turn, RecolorError> {
+    pub fn wait(pid: Pid) -> Result<ExclusiveLock, RecolorError> {
         let folder = runtime::folder();
         let path = folder.join("recolor.lock");
         let failed = |source| RecolorError::Journal { path: path.clone(), source };
@@ -33,7 +33,7 @@ impl Turn {
         let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Turn { _file: file, _share: Share::half_a_cpu() }),
+                Ok(()) => return Ok(ExclusiveLock { _file: file, _share: Share::half_a_cpu() }),
                 Err(error) if error != Errno::WOULDBLOCK => return Err(failed(error.into())),
                 Err(_) if interrupted() => return Err(RecolorError::Interrupted { pid: pid.0 }),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -42,8 +42,8 @@ impl Turn {
     }
 }
 
-/// Gives this thread, and the helpers it makes, the nice value that is worth about half of a CPU, if permitted. Without it, a helper
-/// gets only one share among the many threads of a program that keeps all CPUs busy.
+/// Gives this thread, and the helpers it makes, the nice value that is worth about half of a CPU, if permitted. Otherwise a helper gets
+/// only one share among the many threads of a program that keeps all CPUs busy.
 struct Share {
     /// Scheduling of the thread to restore; `None` if nothing was changed.
     before: Option<Scheduling>,
