@@ -33,6 +33,9 @@ const SAMPLES_MAX: usize = 4;
 /// Processes with at most this many pages are verified completely.
 const VERIFIED_WHOLE: usize = 1024;
 
+/// Frames of a block that a host moves as a whole: 2 MiB in pages of 4 KiB. Where it moves others, further samples find them.
+const BLOCK_FRAMES: u64 = 512;
+
 /// A page of a process: its address, and its pagemap entry.
 pub type Page = (u64, PageEntry);
 
@@ -189,12 +192,18 @@ impl KnownColors {
         };
     }
 
-    /// Forgets the color of a page of `pid`. A palette that claims to know it is put aside.
+    /// Forgets the color of a page of `pid`, and of all frames in the same block. A palette that claims to know it is put aside.
+    ///
+    /// Where colors change although frame numbers do not, the host of a virtual machine has moved memory, block by block.
     fn forget(&self, pid: i32, (address, entry): Page) {
         let mut learned = self.learned();
         learned.pages.remove(&(pid, address));
         if let Some(frame) = entry.frame() {
-            let measured = learned.frames.remove(&frame).is_some();
+            let block = frame.0 / BLOCK_FRAMES * BLOCK_FRAMES;
+            let measured = learned.frames.contains_key(&frame);
+            for frame in block..block + BLOCK_FRAMES {
+                learned.frames.remove(&FrameNumber(frame));
+            }
             learned.stale |=
                 !measured && self.palette.as_ref().is_some_and(|palette| palette.color_of(frame).is_some());
         }
@@ -347,6 +356,8 @@ pub fn on_a_cpu<T>(cpus: &[CpuId], mut work: impl FnMut() -> Result<T, ColorErro
 
 #[cfg(test)]
 mod tests {
+    use isochrome_model::palette::Rule;
+
     use super::*;
 
     #[test]
@@ -361,6 +372,21 @@ mod tests {
         let drawn: std::collections::BTreeSet<u64> = several.iter().flatten().map(|page| page.0).collect();
         assert_eq!((several.len(), drawn.len()), (4, 4 * VERIFIED_PAGES));
         assert_eq!(samples(&pages[..1024]).iter().map(Vec::len).collect::<Vec<_>>(), [1024]);
+    }
+
+    #[test]
+    fn a_frame_that_lost_its_color_makes_those_around_it_unknown() {
+        let rule = Rule::Linear { masks: vec![1] };
+        let palette = Palette { schema: String::new(), level: 2, colors: 2, rule, fingerprint: None, boot_id: None };
+        let known = KnownColors { palette: None, ..KnownColors::trusted(palette) };
+        let page = |frame: u64| (frame * 4096, PageEntry::of_frame(FrameNumber(frame)));
+        for frame in [511, 512, 600, 1023, 1024] {
+            known.learn(1, page(frame), Color(0));
+        }
+        let verified = known.verified(1, &[page(600)], &[Some(Answer::Other)]);
+        assert_eq!((verified.pages, verified.on_color), (1, 0));
+        let left = [511, 512, 600, 1023, 1024].map(|frame| known.of(1, page(frame)).is_some());
+        assert_eq!(left, [true, false, false, false, true]);
     }
 
     #[test]

@@ -36,6 +36,12 @@ impl PageEntry {
         (self.is_resident() && self.0 & FRAME_BITS != 0).then_some(FrameNumber(self.0 & FRAME_BITS))
     }
 
+    /// The entry of a resident page with this frame.
+    #[cfg(test)]
+    pub fn of_frame(frame: FrameNumber) -> PageEntry {
+        PageEntry(PRESENT | frame.0)
+    }
+
     /// Whether the page belongs to a file or to shared memory, and is not a private copy.
     pub fn of_file(self) -> bool {
         self.0 & FILE_OR_SHARED != 0

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::pace::{GLANCE, LONG, Outcome, Pace, Progress, Readiness, Remedy, Settling, remedy};
+use super::pace::{GLANCE, LONG, Outcome, Pace, Progress, Readiness, Remedy, Retests, Settling, remedy};
 use super::report::{Event, PlacementReport};
 use super::{ATTEMPTS, Coloring};
 use crate::color::known::Verified;
@@ -99,6 +99,8 @@ pub struct Keeper<'a> {
     attempts: u32,
     /// Number of times that the pages of known color were checked.
     renewals: u32,
+    /// When the pages are tested again; `None` until the program is on its colors.
+    retests: Option<Retests>,
 }
 
 impl<'a> Keeper<'a> {
@@ -130,6 +132,7 @@ impl<'a> Keeper<'a> {
             progress: Progress::default(),
             attempts: 0,
             renewals: 0,
+            retests: None,
         }
     }
 
@@ -294,7 +297,8 @@ impl<'a> Keeper<'a> {
             // A service that cannot be moved now is ready nevertheless.
             (self.hooks.tell)(Notice::Done);
         }
-        match (failed, moved || passing) {
+        let found = !failed && !passing && !moved && self.test_again(coloring, &pids);
+        match (failed, moved || passing || found) {
             (true, _) => Outcome::Failed,
             (_, true) => Outcome::Moved,
             _ => Outcome::Nothing,
@@ -337,9 +341,31 @@ impl<'a> Keeper<'a> {
         };
         let report = self.report.clone().later(Event::OnColors, self.watch.tally());
         self.report = PlacementReport { seconds_to_colors: Some(seconds), verified, ..report };
+        self.retests = Some(Retests::new(Instant::now()));
         (self.hooks.tell)(Notice::Report(&self.report));
         (self.hooks.tell)(Notice::Done);
         Ok(())
+    }
+
+    /// Tests the pages again if it is time to: the host of a virtual machine may have moved memory that is in use, of which frame numbers tell nothing.
+    ///
+    /// Returns whether pages were found off color. Their colors are forgotten, so that the next round measures and moves them.
+    fn test_again(&mut self, coloring: &Coloring, pids: &[Pid]) -> bool {
+        let Some(mut retests) = self.retests.take_if(|retests| retests.is_due(Instant::now())) else { return false };
+        let found = match coloring.verify(&mut self.watch, pids) {
+            Ok(verified) => {
+                self.report.verified = verified.or(self.report.verified);
+                verified.is_some_and(|verified| verified.on_color < verified.pages)
+            }
+            // What cannot be tested now is tested later.
+            Err(error) => {
+                self.renew(coloring, &error);
+                false
+            }
+        };
+        retests.after(found, Instant::now());
+        self.retests = Some(retests);
+        found
     }
 
     /// Checks the pages of known color if `error` casts doubt on them, a limited number of times.

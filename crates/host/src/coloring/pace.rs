@@ -21,6 +21,11 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 /// Longest time between two attempts at something that has failed.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
+/// Shortest and longest time between two tests of pages that are on color. A test takes some tenths of a second, which a helper thread
+/// spends in the program.
+const RETEST_MIN: Duration = Duration::from_secs(1);
+const RETEST_MAX: Duration = Duration::from_secs(60);
+
 /// Number of rounds without progress after which a program that is not completely on its colors is reported as it is.
 const IDLE_ROUNDS: u32 = 5;
 
@@ -106,6 +111,29 @@ impl Pace {
             Outcome::Failed => self.retry.max(GROWING),
         };
         self.pause
+    }
+}
+
+/// When the pages of a program that is on its colors are tested again: soon after it has arrived or pages were found off color, and more and
+/// more seldom while all are where they should be.
+pub(super) struct Retests {
+    next: Instant,
+    pause: Duration,
+}
+
+impl Retests {
+    pub(super) fn new(now: Instant) -> Retests {
+        Retests { next: now + RETEST_MIN, pause: RETEST_MIN }
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.next
+    }
+
+    /// Sets the time of the next test. `found`: whether the last one, which ended `now`, found pages off color.
+    pub(super) fn after(&mut self, found: bool, now: Instant) {
+        self.pause = if found { RETEST_MIN } else { (2 * self.pause).min(RETEST_MAX) };
+        self.next = now + self.pause;
     }
 }
 
@@ -225,6 +253,22 @@ mod tests {
         let mut short = Pace::new(Duration::from_millis(30));
         assert_eq!(short.after(Outcome::Moved), Duration::from_millis(30));
         assert_eq!(short.after(Outcome::Nothing), Duration::from_millis(30));
+    }
+
+    #[test]
+    fn pages_are_tested_again_more_and_more_seldom_until_some_are_off_color() {
+        let begin = Instant::now();
+        let mut retests = Retests::new(begin);
+        assert!(!retests.is_due(begin) && retests.is_due(begin + SECOND));
+        let mut now = begin;
+        let mut pause = |found| {
+            retests.after(found, now);
+            let pause = (1..).find(|seconds| retests.is_due(now + *seconds * SECOND)).unwrap();
+            now += pause * SECOND;
+            pause
+        };
+        let pauses = [false, false, false, false, false, false, false, true, false].map(&mut pause);
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 1, 2]);
     }
 
     #[test]
