@@ -23,7 +23,7 @@ use isochrome_model::machine::{CacheLevel, Machine, Refill};
 use isochrome_model::profile::{CONFIDENCE, Profile, ProfilingRun, Request, SCHEMA};
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
-use isochrome_model::taskset::programs::{Partitioning, Program, Programs, programs};
+use isochrome_model::taskset::programs::{Declared, Partitioning, Program, Programs, declared};
 use isochrome_model::units::{Color, CpuId, Ns};
 use isochrome_report::figure;
 
@@ -44,12 +44,12 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
         ensure!((0.0..=1000.0).contains(&percent), "--{name} {percent} is not in 0 to 1000 percent");
     }
     let text = files::read(&options.tasks)?;
-    let (mut programs, warnings) = programs(&text).with_context(|| options.tasks.display().to_string())?;
+    let (mut declared, warnings) = declared(&text).with_context(|| options.tasks.display().to_string())?;
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    resolve(&mut programs, &options.tasks)?;
+    resolve(&mut declared.programs, &options.tasks)?;
     let mut profile = match &options.from_trace {
-        Some(name) => modeled::run(options, name, programs, &text)?,
-        None => measured(options, programs, &text)?,
+        Some(name) => modeled::run(options, name, declared, &text)?,
+        None => measured(options, declared, &text)?,
     };
     if profile.complete {
         files::write_json(&options.output, &profile)?;
@@ -76,6 +76,19 @@ fn resolve(programs: &mut Programs, tasks: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Takes over what the task set says beyond its programs.
+fn carry(profile: &mut Profile, options: &ProfileOptions, declared: &Declared) -> Result<()> {
+    let warnings = profile.carry(declared).with_context(|| options.tasks.display().to_string())?;
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    Ok(())
+}
+
+/// Partitions to measure with: those of the command line, else of the task set, else `most`.
+fn partitions(options: &ProfileOptions, declared: &Declared, most: u32) -> u32 {
+    let said = declared.set.get("partitions").and_then(serde_json::Value::as_u64);
+    options.partitions.or(said.map(|said| said.min(u32::MAX.into()) as u32)).unwrap_or(most)
+}
+
 /// Returns the number of jobs after which the exceedance probability `exceedance` can be claimed.
 fn jobs_for(exceedance: f64) -> u64 {
     let enough = |n: &u64| exceedance_at(*n, CONFIDENCE) <= exceedance;
@@ -84,7 +97,8 @@ fn jobs_for(exceedance: f64) -> u64 {
 }
 
 /// Measures on this machine every point that is missing in the output file.
-fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<Profile> {
+fn measured(options: &ProfileOptions, declared: Declared, text: &str) -> Result<Profile> {
+    let programs = &declared.programs;
     let seed = seed(options.frames.seed);
     eprintln!("seed {seed}");
     let sysfs = Sysfs::system();
@@ -112,7 +126,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     };
     let partitions = match programs.method {
         Partitioning::None => 1,
-        _ => options.partitions.unwrap_or(most),
+        _ => self::partitions(options, &declared, most),
     };
     ensure!(
         (1..=most).contains(&partitions),
@@ -122,7 +136,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
         Some(profile) => profile,
         None => {
             let means = (coloring.as_ref(), divided.as_ref());
-            begun(options, programs, (partitions, means), &sysfs, &machine, seed, text)?
+            begun(options, &declared, (partitions, means), &sysfs, &machine, seed, text)?
         }
     };
     let request = Request {
@@ -172,15 +186,20 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
 /// Returns a profile that holds the refill time, and no measured point yet.
 fn begun(
     options: &ProfileOptions,
-    programs: Programs,
+    declared: &Declared,
     (partitions, (coloring, divided)): (u32, (Option<&Coloring>, Option<&Divided>)),
     sysfs: &Sysfs,
     machine: &Machine,
     seed: u64,
     text: &str,
 ) -> Result<Profile> {
+    let programs = declared.programs.clone();
     let (level, cpu) = (programs.level, programs.cpus[0]);
-    let refill = refill_time(options, machine, level, cpu, seed)?;
+    let said = ["refill_ns_per_partition", "refill_dirty_ns_per_partition"];
+    let refill = match said.iter().any(|name| declared.set.contains_key(*name)) {
+        true => None,
+        false => refill_time(options, machine, level, cpu, seed)?,
+    };
     let known = machine.data_level_of(level, cpu);
     // It is measured of a color, line by line.
     let size = |level: &CacheLevel| {
@@ -194,7 +213,7 @@ fn begun(
     let of_partition = |time: Ns| (time.0 as f64 * share).ceil() as u64;
     let is_private = known
         .is_some_and(|level| programs.cpus.iter().all(|cpu| level.is_private_to(*cpu)) || programs.cpus.len() == 1);
-    Ok(Profile {
+    let mut profile = Profile {
         fingerprint: Some(machine.fingerprint()),
         by: format!(
             "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less steal time",
@@ -209,7 +228,9 @@ fn begun(
         refill_ns_per_partition: refill.map(|refill| of_partition(refill.clean_ns)),
         refill_dirty_ns_per_partition: refill.map(|refill| of_partition(refill.dirty_ns)),
         ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
-    })
+    };
+    carry(&mut profile, options, declared)?;
+    Ok(profile)
 }
 
 /// A profiling run: the program, and how it is run.
@@ -355,7 +376,7 @@ fn profile_text(profile: &Profile) -> String {
                 point.high_water_ns() as f64 / 1e3,
                 bound.map_or_else(|| "-".to_owned(), |time| format!("{:.2}", *time as f64 / 1e3)),
                 point.jobs(),
-                format!("<= {:.1e}", point.exceedance()),
+                point.exceedance().map_or_else(|| "no claim".to_owned(), |share| format!("<= {share:.1e}")),
                 point.misses().map_or_else(String::new, |misses| format!(" {misses:>10.1}")),
             );
         }

@@ -110,7 +110,11 @@ fn text(report: &Report) -> String {
     );
     for region in &report.regions {
         let name = if region.name.is_empty() { "anonymous" } else { &region.name };
-        let why = region.why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+        let why: Vec<String> = match region.why.len() {
+            1 => region.why.keys().cloned().collect(),
+            _ => region.why.iter().map(|(why, pages)| format!("{why} ({pages})")).collect(),
+        };
+        let why = if why.is_empty() { String::new() } else { format!(": {}", why.join(", ")) };
         let _ = writeln!(
             text,
             "{:016x}-{:016x} {:>8} {:>8} {:>9} {:>9}  {name}{why}",

@@ -11,11 +11,12 @@ use isochrome_host::coloring::Coloring;
 use isochrome_host::counters::events::Event;
 use isochrome_host::partition::resctrl;
 use isochrome_host::probe::{ProbeRequest, probe};
-use isochrome_host::process::Pid;
+use isochrome_host::process::{KERNELS, Pid};
 use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{RecolorError, Report};
 use isochrome_host::run::blocks::{self, Block};
 use isochrome_host::run::engine::{self, Hooks, OnViolation, Outcome, Request};
+use isochrome_host::run::marks::RING_NAME;
 use isochrome_host::run::planned::{self, PlanMismatch, Planned};
 use isochrome_host::run::recording::{BlockRecord, JOBS, Recorder};
 use isochrome_host::runtime;
@@ -108,7 +109,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         reserved,
         level: programs.level,
         duration: outcome.duration,
-        tasks: recorder.outcomes(true, &outcome.placements),
+        tasks: recorder.outcomes(&outcome),
         violations: outcome.violations,
         failures: outcome.failures,
         overhead: outcome.overhead,
@@ -333,15 +334,7 @@ fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result
         look: &mut |task, pids| {
             let coloring = of(task)?;
             let reports: Result<Vec<_>, RecolorError> = pids.iter().map(|pid: &Pid| coloring.look(*pid)).collect();
-            let sum = |count: fn(&Report) -> usize| -> Option<u64> {
-                Some(reports.as_ref().ok()?.iter().map(|report| count(report) as u64).sum())
-            };
-            Some(Placement {
-                colors: coloring.colors().to_vec(),
-                resident: sum(|report| report.resident())?,
-                on_color: sum(|report| report.on_color())?,
-                immovable: sum(|report| report.immovable())?,
-            })
+            Some(placement(coloring.colors().to_vec(), &reports.ok()?))
         },
         record: &mut |job| block.record(job),
     };
@@ -366,6 +359,31 @@ fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result
         });
     }
     Ok(outcome)
+}
+
+/// Returns where the memory of a program lies, from the reports on its processes. Pages that cannot be moved and for which no reason is reported
+/// have none there either.
+fn placement(colors: Vec<Color>, reports: &[Report]) -> Placement {
+    let sum = |count: fn(&Report) -> usize| -> u64 { reports.iter().map(|report| count(report) as u64).sum() };
+    let mut placement = Placement {
+        colors,
+        resident: sum(Report::resident),
+        on_color: sum(Report::on_color),
+        immovable: sum(Report::immovable),
+        ..Placement::default()
+    };
+    for region in reports.iter().flat_map(|report| &report.regions) {
+        let is_ring = region.name.strip_prefix("/memfd:").is_some_and(|name| name.starts_with(RING_NAME));
+        let name = if region.name.is_empty() { "anonymous memory" } else { &region.name };
+        for (reason, pages) in &region.why {
+            let counted = match is_ring || reason == KERNELS {
+                true => &mut placement.system,
+                false => placement.why.entry(format!("{name} {reason}")).or_default(),
+            };
+            *counted += *pages as u64;
+        }
+    }
+    placement
 }
 
 /// Returns the names and hashes of the programs' own files, for the evidence.
@@ -405,4 +423,44 @@ fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<Strin
         warnings.push("Where memory lay at the end could not be seen.".to_owned());
     }
     warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use isochrome_host::recolor::RegionReport;
+    use isochrome_model::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn pages_that_cannot_be_moved_are_named_by_mapping_and_reason() {
+        let region = |name: &str, on_color: usize, why: &[(&str, usize)]| RegionReport {
+            start: 0,
+            end: 0,
+            name: name.to_owned(),
+            resident: on_color + why.iter().map(|(_, pages)| pages).sum::<usize>(),
+            on_color,
+            moved: 0,
+            immovable: why.iter().map(|(_, pages)| pages).sum(),
+            why: why.iter().map(|(reason, pages)| ((*reason).to_owned(), *pages)).collect(),
+        };
+        let regions = vec![
+            region("", 50, &[("has a protection key", 1), ("waits for a frame of the colors", 2)]),
+            region("/dev/shm/x", 40, &[("is shared memory", 3)]),
+            region("/memfd:isochrome-marks (deleted)", 0, &[("is shared memory", 65)]),
+            region("[vvar]", 0, &[(KERNELS, 4)]),
+        ];
+        let (pauses_ns, touched) = (Vec::new(), Bytes(0));
+        let report = Report { pid: 1, regions, pauses_ns, threads: 1, touched, waiting: 0 };
+        let placement = placement(vec![Color(0)], &[report]);
+        assert_eq!((placement.resident, placement.on_color, placement.immovable), (165, 90, 75));
+        assert_eq!((placement.system, placement.unnamed(), placement.off_color()), (69, 0, 6));
+        let named: Vec<(&str, u64)> = placement.why.iter().map(|(why, pages)| (why.as_str(), *pages)).collect();
+        let expected = [
+            ("/dev/shm/x is shared memory", 3),
+            ("anonymous memory has a protection key", 1),
+            ("anonymous memory waits for a frame of the colors", 2),
+        ];
+        assert_eq!(named, expected);
+    }
 }

@@ -4,19 +4,19 @@
 //! order, so that a disturbance affects all of them alike. Shares are bisected where the curve falls: first 1 and all partitions, then the middle of every
 //! stretch over which the typical time changes.
 
+mod runs;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{HighWaterMark, exceedance_at};
-use crate::taskset::programs::{Partitioning, Program, Programs};
-use crate::taskset::{Scope, TIME_MAX_NS};
+use crate::taskset::programs::{Declared, Partitioning, Program, Programs};
+use crate::taskset::{Others, Scope, TIME_MAX_NS};
 use crate::units::{Bytes, CpuId, Ns};
+
+pub use runs::{CENSORED_MAX, CONFIDENCE, Execution, Point, ProfilingRun};
 
 /// Version of the file.
 pub const SCHEMA: &str = "isochrome-profile/1";
-
-/// Confidence level of the statement on how often jobs exceed a high-water mark.
-pub const CONFIDENCE: f64 = 0.95;
 
 /// A task whose typical utilization differs by at least this between one partition and all of them is cache-sensitive. [Kim2013, §5.2] calls
 /// tasks sensitive that differ by 10.8 % and 11.8 %, and insensitive those of 0.54 % and 0.56 %.
@@ -60,9 +60,49 @@ pub struct Profile {
     pub complete: bool,
     /// The tasks.
     pub tasks: Vec<TaskProfile>,
+    /// What the task set says besides, for whoever plans.
+    #[serde(flatten)]
+    pub others: Others,
 }
 
+/// What a profile finds out itself, of a set and of a task: what a file says of it is not carried along.
+const FOUND: [&str; 10] = [
+    "schema",
+    "fingerprint",
+    "by",
+    "input",
+    "margin",
+    "complete",
+    "partitions",
+    "measured",
+    "utilization_difference",
+    "wcet_ns",
+];
+
 impl Profile {
+    /// Takes over all that the task set says beyond its programs: it stands in place of what was measured, as the refill times do, or beside
+    /// it, for whoever plans. Returns warnings about what is measured anew instead. Fails where a value is of the wrong kind.
+    pub fn carry(&mut self, declared: &Declared) -> Result<Vec<String>, serde_json::Error> {
+        let mut warnings = Vec::new();
+        let mut known = serde_json::to_value(&*self)?;
+        let carried = |others: &Others, known: &mut serde_json::Value| {
+            let carried = others.iter().filter(|(name, _)| !FOUND.contains(&name.as_str()));
+            carried.for_each(|(name, value)| known[name] = value.clone());
+        };
+        carried(&declared.set, &mut known);
+        for (index, others) in declared.tasks.iter().enumerate() {
+            carried(others, &mut known["tasks"][index]);
+            if others.contains_key("wcet_ns") && !others.contains_key("measured") {
+                let name = &self.tasks[index].program.name;
+                warnings.push(format!(
+                    "tasks[{index}].wcet_ns: the execution times of {name} are measured, and these are not used"
+                ));
+            }
+        }
+        *self = serde_json::from_value(known)?;
+        Ok(warnings)
+    }
+
     /// A profile of `programs` in which nothing is measured yet. `input`: SHA-256 of their task set; `margin`: share of every high-water mark
     /// that is added to it.
     pub fn begin(programs: Programs, partitions: u32, input: String, margin: f64) -> Profile {
@@ -83,6 +123,7 @@ impl Profile {
             refill_dirty_ns_per_partition: None,
             complete: false,
             tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
+            others: Others::new(),
         }
     }
 }
@@ -96,7 +137,7 @@ pub struct TaskProfile {
     /// C^p for p = 1, 2, ...: non-increasing, margin included. None for programs without a period, and before they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wcet_ns: Vec<u64>,
-    /// Longest time from release to completion in which the task did not execute, margin included.
+    /// Longest time from release to completion in which the task did not execute, margin included, or what the task set says, if that is more.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub jitter_ns: u64,
     /// What was seen, by number of partitions.
@@ -105,78 +146,13 @@ pub struct TaskProfile {
     /// Difference of typical utilization between the fewest and all partitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization_difference: Option<f64>,
+    /// What the task set says of it besides, for whoever plans.
+    #[serde(flatten)]
+    pub others: Others,
 }
 
 fn is_zero(time: &u64) -> bool {
     *time == 0
-}
-
-/// All profiling runs of a task on one number of partitions.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Point {
-    /// Partitions.
-    pub partitions: u32,
-    /// The profiling runs, in the order in which they were made.
-    #[serde(alias = "visits")]
-    pub runs: Vec<ProfilingRun>,
-}
-
-/// A profiling run: some jobs of one task on one number of partitions. Times are execution times.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ProfilingRun {
-    /// Jobs.
-    pub jobs: u64,
-    /// Their times together.
-    pub sum_ns: u64,
-    /// The median.
-    pub median_ns: u64,
-    /// The longest.
-    pub longest: HighWaterMark,
-    /// Longest time from release to completion in which it did not execute.
-    pub waiting_ns: u64,
-    /// Jobs with steal time, which are left out of all other values.
-    #[serde(default, alias = "stolen")]
-    pub jobs_with_steal: u64,
-    /// Cache misses of all jobs together, where they could be counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub misses: Option<u64>,
-    /// Cycles per instruction, where they could be counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cycles_per_instruction: Option<f64>,
-}
-
-impl Point {
-    /// Jobs of all profiling runs.
-    pub fn jobs(&self) -> u64 {
-        self.runs.iter().map(|run| run.jobs).sum()
-    }
-
-    /// Mean execution time in ns; 0 for no jobs.
-    pub fn average_ns(&self) -> f64 {
-        let sum: u64 = self.runs.iter().map(|run| run.sum_ns).sum();
-        sum as f64 / self.jobs().max(1) as f64
-    }
-
-    /// The longest time seen; an observation, not a bound.
-    pub fn high_water_ns(&self) -> u64 {
-        self.runs.iter().map(|run| run.longest.value).max().unwrap_or(0)
-    }
-
-    /// The lowest median of all profiling runs, because disturbances only add.
-    pub fn typical_ns(&self) -> u64 {
-        self.runs.iter().map(|run| run.median_ns).min().unwrap_or(0)
-    }
-
-    /// Misses per job. `None` if they were not counted in every profiling run.
-    pub fn misses(&self) -> Option<f64> {
-        let sum: Option<u64> = self.runs.iter().map(|run| run.misses).sum();
-        sum.filter(|_| self.jobs() > 0).map(|misses| misses as f64 / self.jobs() as f64)
-    }
-
-    /// How often a further job may exceed the high-water mark, at most, with [`CONFIDENCE`].
-    pub fn exceedance(&self) -> f64 {
-        exceedance_at(self.jobs(), CONFIDENCE)
-    }
 }
 
 /// How to measure.
@@ -242,7 +218,7 @@ impl Profile {
             let with_margin = |time: u64| ((time as f64 * (1.0 + self.margin)).ceil() as u64).clamp(1, TIME_MAX_NS);
             task.wcet_ns = envelope(&task.measured, self.partitions).into_iter().map(with_margin).collect();
             let waiting = task.measured.iter().flat_map(|point| &point.runs).map(|run| run.waiting_ns).max();
-            task.jitter_ns = waiting.filter(|waiting| *waiting > 0).map_or(0, with_margin);
+            task.jitter_ns = task.jitter_ns.max(waiting.filter(|waiting| *waiting > 0).map_or(0, with_margin));
             let typical = |point: Option<&Point>| point.map_or(0, Point::typical_ns) as f64;
             let difference = typical(task.measured.first()) - typical(task.measured.last());
             task.utilization_difference = Some(difference / Ns::max(task.program.period, Ns(1)).0 as f64);
@@ -253,7 +229,14 @@ impl Profile {
 impl TaskProfile {
     /// A task of which nothing is known.
     pub fn of(program: Program) -> TaskProfile {
-        TaskProfile { program, wcet_ns: Vec::new(), jitter_ns: 0, measured: Vec::new(), utilization_difference: None }
+        TaskProfile {
+            program,
+            wcet_ns: Vec::new(),
+            jitter_ns: 0,
+            measured: Vec::new(),
+            utilization_difference: None,
+            others: Others::new(),
+        }
     }
 
     /// Whether more cache makes it faster to speak of; `None` before it is measured.
@@ -295,8 +278,10 @@ pub fn envelope(points: &[Point], partitions: u32) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::taskset::programs::programs;
+    use crate::stats::HighWaterMark;
+    use crate::taskset::programs::{Jobs, declared, programs};
     use crate::taskset::read::{Overrides, task_set};
+    use crate::taskset::{MemoryRule, Platform, Refills, Task};
     use proptest::prelude::*;
 
     fn point(partitions: u32, longest: u64) -> Point {
@@ -336,6 +321,7 @@ mod tests {
             refill_dirty_ns_per_partition: None,
             complete: false,
             tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
+            others: Others::new(),
         }
     }
 
@@ -422,6 +408,132 @@ mod tests {
         let (read, warnings) = programs(&text).unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
         assert_eq!(read, profile.programs());
+    }
+
+    /// Everything that a task set may say to be planned.
+    const ALL: &str = r#"cpus = "0-1"
+level = 3
+method = "both"
+cores = 2
+cache = "private"
+partitions = 8
+memory_mib = 64
+refill_ns_per_partition = 900
+refill_dirty_ns_per_partition = 1100
+lines_per_partition = 64
+miss_ns = 80
+switch_ns = 1500
+release_interrupt_ns = 700
+preemption_ns = 800
+lock_protocol = "immediate_ceiling"
+page_bytes = 16384
+memory_rule = "kim2013"
+cold_start = true
+[[tasks]]
+name = "a"
+command = "a"
+period = "1ms"
+deadline = "900us"
+memory = "64K"
+priority = 2
+cpu = 1
+budget = "300us"
+jobs = "marks"
+sporadic = true
+bundle = "arm"
+jitter_ns = 9000
+blocking_ns = 2000
+nonpreemptive_ns = 3000
+locks = [{ name = "bus", longest_ns = 400 }]
+exclusive = true
+wcet_ns = [5, 4]
+[[tasks]]
+name = "b"
+command = "b"
+period = "2ms"
+priority = 1
+"#;
+
+    #[test]
+    fn all_that_a_task_set_says_is_planned_by_after_it_was_profiled() {
+        let (declared, warnings) = declared(ALL).unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let mut profile = Profile::begin(declared.programs.clone(), 8, String::new(), 0.0);
+        let warnings = profile.carry(&declared).unwrap();
+        assert!(warnings.len() == 1 && warnings[0].starts_with("tasks[0].wcet_ns"), "{warnings:?}");
+        let mut calls = 0;
+        profile.measure(REQUEST, |t, p, n| Ok::<_, ()>(Some(modeled(t, p, n, &mut calls))), |_| Ok(())).unwrap();
+        let text = serde_json::to_string(&profile).unwrap();
+        assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile);
+        let (planned, warnings) = task_set(&text, Overrides::default()).unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        // The same as if the file said what was measured.
+        let curve = |task: usize| format!("wcet_ns = {:?}\n", profile.tasks[task].wcet_ns);
+        let said = ALL.replace("wcet_ns = [5, 4]\n", &curve(0)) + &curve(1) + "jitter_ns = 7\n";
+        assert_eq!(planned, task_set(&said, Overrides::default()).unwrap().0);
+        assert_eq!(programs(&text).unwrap().0, programs(ALL).unwrap().0);
+    }
+
+    /// Names every field, so that one which is added has to be in [`ALL`], too.
+    #[test]
+    fn all_means_every_field_of_a_task_set_and_of_its_programs() {
+        let text = format!("{ALL}wcet_ns = 1\n");
+        let (set, _) = task_set(&text, Overrides::default()).unwrap();
+        let Platform {
+            cores,
+            partitions,
+            memory,
+            refill_ns,
+            refills,
+            switch_ns,
+            release_interrupt_ns,
+            preemption_ns,
+            scope,
+            page,
+            memory_rule,
+            cold_start,
+        } = *set.platform();
+        let Refills { clean_ns, dirty_ns, serial_ns } = refills;
+        assert!(![u64::from(cores), partitions.into(), memory.0, refill_ns].contains(&0));
+        assert!(![switch_ns, release_interrupt_ns, preemption_ns].contains(&0));
+        assert!(![clean_ns, dirty_ns, serial_ns].contains(&None));
+        assert!(cold_start && scope != Scope::default() && memory_rule != MemoryRule::default() && page != Bytes(4096));
+        let Task {
+            name: _,
+            period_ns,
+            deadline_ns,
+            memory,
+            wcet_ns: _,
+            jitter_ns,
+            blocking_ns,
+            nonpreemptive_ns,
+            locks,
+            priority,
+            bundle,
+            exclusive,
+        } = &set.tasks()[0];
+        assert!(![memory.0, *jitter_ns, *blocking_ns, *nonpreemptive_ns].contains(&0) && deadline_ns < period_ns);
+        assert!(!locks.is_empty() && priority.is_some() && bundle.is_some() && *exclusive);
+        let (all, _) = programs(ALL).unwrap();
+        let Programs { cpus, level, method, tasks } = &all;
+        assert!(!cpus.is_empty() && *level != 2 && *method != Partitioning::default());
+        // A program that is best effort has none of the rest.
+        let Program {
+            name: _,
+            command: _,
+            period: _,
+            deadline,
+            memory,
+            priority,
+            cpu,
+            budget,
+            jobs,
+            sporadic,
+            bundle,
+            best_effort: _,
+        } = &tasks[0];
+        assert!(deadline.0 > 0 && memory.0 > 0 && priority.is_some() && cpu.is_some() && budget.is_some());
+        assert!(*jobs != Jobs::default() && *sporadic && bundle.is_some());
     }
 
     proptest! {

@@ -12,14 +12,17 @@ mod fixture;
 mod job;
 mod observed;
 mod outcome;
+mod releases;
 mod section;
 mod tally;
 
 use std::fmt;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::{Recurrence, Steal};
 use crate::evidence::RawFile;
 use crate::taskset::programs::Partitioning;
 use crate::units::{Bytes, CpuId, Ns};
@@ -29,7 +32,8 @@ pub use conclusion::{Conclusion, Reason};
 pub use conditions::{Overhead, Reserved, Setting};
 pub use job::JobRecord;
 pub use observed::{Envelope, Extent, Observed};
-pub use outcome::{Failure, Placement, Stretch, TaskOutcome, Utilization, Violation};
+pub use outcome::{BlockPlacement, Failure, Placement, Stretch, TaskOutcome, Utilization, Violation};
+pub use releases::{ReleaseClock, ReleasePattern, Releases};
 pub use tally::{Misses, Tally, ViolationCount};
 
 /// Confidence of the claims made from observed jobs.
@@ -39,15 +43,12 @@ pub const CONFIDENCE: f64 = 0.95;
 /// [`CONFIDENCE`].
 pub const JOBS_WANTED: u64 = 299;
 
-/// Share of a program's resident pages that may lie outside its colors.
+/// Share of a program's resident pages that may lie outside its colors, those of the kernel and of isochrome apart. The bounds take no account of
+/// them.
 pub const OFF_COLOR_MAX: f64 = 0.01;
 
-/// A job is late by at most this many times the steal time, on a CPU that is busy for at most nine tenths of its time: the CPU makes up for
-/// the delay in the time that is left.
-pub const STEAL_DELAY_FACTOR: u64 = 10;
-
-/// Share of the jobs expected by the periods below which some are missing.
-pub const EXPECTED_MIN: f64 = 0.9;
+/// Share of the jobs that the period lets expect that had to be seen by earlier versions, which did not count releases.
+const EARLIER_JOBS_MIN: f64 = 0.9;
 
 /// Share of the releases that may be left out because isochrome was held up.
 pub const SKIPPED_MAX: f64 = 0.01;
@@ -58,7 +59,7 @@ pub const SKIPPED_MAX: f64 = 0.01;
 pub struct ResponseBound(pub Ns);
 
 /// The timing requirement of a task: what its jobs are checked against, and what the plan assumes of the task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Requirement {
     /// The task.
     pub name: String,
@@ -80,9 +81,37 @@ pub struct Requirement {
     /// Its share of the CPU with all cache delays. [Kim2013, eq. 1]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
+    /// Longest delay between its arrival and its release, as the bounds assume it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub jitter: Ns,
+    /// Whether the period is only the least time between two releases.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sporadic: bool,
+    /// What the bound follows from, where the plan says it. Evidence names the plan by its hash instead.
+    #[serde(skip)]
+    pub recurrence: Option<TaskOnCore>,
+}
+
+/// Whether a field is as it is read where it is missing.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// A task among those of its core.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskOnCore {
+    /// What the bounds of the core follow from.
+    pub core: Arc<Recurrence>,
+    /// The index of the task in it.
+    pub index: usize,
 }
 
 impl Requirement {
+    /// How releases of the task may follow each other, if it wakes itself.
+    pub fn release_pattern(&self) -> ReleasePattern {
+        ReleasePattern { period: self.period, jitter: self.jitter, is_sporadic: self.sporadic }
+    }
+
     /// The limits that a job of this response and execution time exceeds.
     pub fn violated_by(&self, response: Ns, execution: Ns) -> Vec<Limit> {
         let limits = [
@@ -91,6 +120,31 @@ impl Requirement {
             (Limit::Budget, self.budget.is_some_and(|budget| execution > budget)),
         ];
         limits.into_iter().filter(|(_, violated)| *violated).map(|(limit, _)| limit).collect()
+    }
+
+    /// Whether steal time explains that `job` exceeds `limit`.
+    ///
+    /// It does where the recurrence that the bound follows from, replayed with the job's steal time and what that displaced, reaches the response
+    /// ([`Recurrence::response_with`]), at any utilization. Without the recurrence, as in plans of earlier versions and where tasks are
+    /// scheduled by deadlines, it explains what it delays at least: a response that exceeds the limit by no more than the steal time. By
+    /// deadlines that is all, where what is reserved is proved to fit. It never explains an execution time, which leaves it out.
+    pub fn is_excused(&self, limit: Limit, job: &JobRecord) -> bool {
+        let allowed = match limit {
+            Limit::Bound => self.bound.map_or(self.deadline, |bound| bound.0),
+            Limit::Deadline => self.deadline,
+            Limit::Budget => return false,
+        };
+        let response = job.response().0;
+        let (time_ns, times, before_ns) = (job.steal_time.0, u64::from(job.steals), job.steal_before.0);
+        let steal = Steal { time_ns, times, before_ns };
+        let allowed = match &self.recurrence {
+            _ if steal == Steal::default() => return false,
+            Some(TaskOnCore { core, index }) => {
+                core.response_with(*index, steal, core.earlier_jobs(*index, job.busy), response)
+            }
+            None => allowed.0.saturating_add(steal.time_ns),
+        };
+        response <= allowed
     }
 }
 
@@ -163,13 +217,68 @@ pub struct Run {
 
 #[cfg(test)]
 mod tests {
-    use super::fixture::requirement;
+    use super::fixture::{job, requirement};
     use super::*;
+    use crate::analysis::{Analysis, Charges, CoreTask};
+    use crate::taskset::PartitionSet;
 
     #[test]
     fn a_response_equal_to_its_bound_holds_and_one_more_nanosecond_does_not() {
         assert_eq!(requirement().violated_by(Ns(500), Ns(300)), []);
         assert_eq!(requirement().violated_by(Ns(501), Ns(300)), [Limit::Bound]);
         assert_eq!(requirement().violated_by(Ns(901), Ns(301)), [Limit::Bound, Limit::Deadline, Limit::Budget]);
+    }
+
+    /// The lower one of two tasks on a core, execution times and periods in us.
+    fn lower(tasks: [(u64, u64); 2], bound_us: u64) -> Requirement {
+        let task = |(wcet, period)| CoreTask::new(1000 * wcet, 1000 * period, PartitionSet::range(0, 1));
+        let (analysis, charges) = (Analysis::default(), Charges::default());
+        let core = Arc::new(Recurrence { analysis, charges, tasks: tasks.map(task).to_vec() });
+        Requirement {
+            period: Ns(1000 * tasks[1].1),
+            deadline: Ns(1000 * tasks[1].1),
+            bound: Some(ResponseBound(Ns(1000 * bound_us))),
+            recurrence: Some(TaskOnCore { core, index: 1 }),
+            ..requirement()
+        }
+    }
+
+    fn excused(requirement: &Requirement, limit: Limit, response_us: u64, steal_us: u64) -> bool {
+        requirement.is_excused(limit, &job(0, 1000 * response_us, 200, 1000 * steal_us))
+    }
+
+    #[test]
+    fn a_millisecond_of_steal_time_does_not_excuse_a_delay_of_ten() {
+        // 2.3 ms and 10 ms of 100 ms: a bound of 12.3 ms, and 13.3 ms with a millisecond withheld.
+        let task = lower([(2_300, 100_000), (10_000, 100_000)], 12_300);
+        assert!(excused(&task, Limit::Bound, 13_300, 1000));
+        assert!(!excused(&task, Limit::Bound, 13_301, 1000));
+        assert!(!excused(&task, Limit::Bound, 22_300, 1000));
+    }
+
+    #[test]
+    fn thirty_microseconds_excuse_the_preemption_that_they_let_in() {
+        // 1 of 2 ms and 0.99 of 4 ms: a bound of 1.99 ms, and 3.02 ms with 30 us withheld.
+        let task = lower([(1000, 2000), (990, 4000)], 1990);
+        assert!(excused(&task, Limit::Bound, 3020, 30));
+        assert!(!excused(&task, Limit::Bound, 3021, 30));
+        assert!(!excused(&task, Limit::Bound, 3020, 0));
+    }
+
+    #[test]
+    fn a_backlog_excuses_a_job_only_where_its_busy_period_had_time_for_it() {
+        // 62 of 100 us below 26 of 70: the first job of a busy period takes 114 us, the third 116, if nothing is refilled.
+        let task = lower([(26, 70), (62, 100)], 88);
+        let late = |busy_us: u64| JobRecord { busy: Ns(1000 * busy_us), steals: 1, ..job(0, 115_000, 62_000, 0) };
+        assert!(!task.is_excused(Limit::Bound, &late(199)) && task.is_excused(Limit::Bound, &late(200)));
+    }
+
+    #[test]
+    fn no_steal_time_excuses_an_execution_time_and_a_plan_without_the_recurrence_allows_the_steal_time_alone() {
+        let mut task = lower([(1000, 2000), (990, 4000)], 1990);
+        assert!(!excused(&task, Limit::Budget, 1990, 1000));
+        task.recurrence = None;
+        assert!(excused(&task, Limit::Bound, 2020, 30) && !excused(&task, Limit::Bound, 2021, 30));
+        assert!(excused(&task, Limit::Deadline, 4030, 30) && !excused(&task, Limit::Deadline, 4031, 30));
     }
 }

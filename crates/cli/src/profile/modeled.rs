@@ -7,7 +7,7 @@ use isochrome_model::profile::{Profile, ProfilingRun, Request};
 use isochrome_model::sim::{Allocation, DescribedMachine, PageTable};
 use isochrome_model::stats::HighWaterMark;
 use isochrome_model::taskset::Scope;
-use isochrome_model::taskset::programs::Programs;
+use isochrome_model::taskset::programs::Declared;
 use isochrome_model::trace::Format;
 use isochrome_model::units::Bytes;
 
@@ -19,7 +19,8 @@ use crate::simulate::{TOO_MANY_COLORS, each_batch, named_machine};
 const MEMORY: Bytes = Bytes(64 << 30);
 
 /// Returns the profile of the tasks on the modeled machine, from a trace of each.
-pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str) -> Result<Profile> {
+pub fn run(options: &ProfileOptions, name: &str, declared: Declared, text: &str) -> Result<Profile> {
+    let programs = declared.programs.clone();
     let machine = named_machine(name)?;
     let mhz = options.mhz.context("how long a cycle takes is not known\n  hint: --mhz 3400")?;
     let traces = programs.periodic().map(|task| trace_of(&options.trace, &task.name)).collect::<Result<Vec<_>>>()?;
@@ -28,7 +29,7 @@ pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str)
     let level = data().nth(number - 1);
     let level = level.with_context(|| format!("{} has no data level {}", machine.name, programs.level))?;
     let colors = level.cache.color_count(machine.page_bytes);
-    let partitions = options.partitions.unwrap_or(colors);
+    let partitions = super::partitions(options, &declared, colors);
     ensure!(
         partitions <= colors,
         "--partitions {partitions} are more than the {colors} colors of {}",
@@ -50,6 +51,7 @@ pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str)
         refill_ns_per_partition: Some(nanoseconds(lines * miss_cycles)),
         ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
     };
+    super::carry(&mut profile, options, &declared)?;
     let periodic: Vec<usize> =
         (0..profile.tasks.len()).filter(|task| !profile.tasks[*task].program.best_effort).collect();
     let request = Request { jobs: 1, jobs_per_run: 1, flat: options.flat / 100.0, seed: 0 };

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use isochrome_model::running::JobRecord;
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
@@ -70,7 +71,7 @@ pub fn full_disk(fixture: &Fixture) -> Outcome {
     assert!(stderr.contains("could not be written any more") && stderr.contains("hint:"), "{stderr}");
     let jobs = jobs.unwrap();
     assert!(jobs.ends_with('\n') && jobs.lines().count() > 100, "{}", jobs.lines().count());
-    assert!(jobs.lines().all(|line| line.split(',').count() == 12));
+    assert!(jobs.lines().all(|line| line.split(',').count() == JobRecord::CSV_HEADER.split(',').count()));
     assert!(stderr.contains(&format!("the {} before stay readable", jobs.lines().count() - 1)), "{stderr}");
     assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())

@@ -108,11 +108,7 @@ pub fn counted(fixture: &Fixture) -> Outcome {
             name: name.to_owned(),
             period: program.period,
             deadline: program.deadline,
-            bound: None,
-            without_interference: None,
-            budget: None,
-            wcet: None,
-            utilization: None,
+            ..Requirement::default()
         };
         let place = usize::from(name != "fast");
         let scheduling = Some(planned::fifo(place, 2));

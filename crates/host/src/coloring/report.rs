@@ -101,8 +101,8 @@ impl PlacementReport {
     pub fn expected(report: &Report, coloring: &Coloring) -> PlacementReport {
         let (resident, on_color, off_color) = (report.resident(), report.on_color(), report.moved());
         let mut tally = Tally { resident, on_color, off_color, ..Tally::default() };
-        for region in report.regions.iter().filter(|region| region.immovable > 0) {
-            *tally.immovable.entry(region.why.clone().unwrap_or_default()).or_default() += region.immovable;
+        for (why, pages) in report.regions.iter().flat_map(|region| &region.why) {
+            *tally.immovable.entry(why.clone()).or_default() += pages;
         }
         let pages = off_color as u64;
         let drawn = pages * u64::from(coloring.color_count()) / coloring.colors().len().max(1) as u64;

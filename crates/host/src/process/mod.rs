@@ -12,7 +12,7 @@ use isochrome_model::units::{Bytes, CpuId, parse_list};
 
 pub use self::asynchronous_io::Descriptors;
 pub use self::error::ProcessError;
-pub use self::regions::{DEVICE, Mappings, Protection, Region, regions_of};
+pub use self::regions::{DEVICE, KERNELS, Mappings, Protection, Region, regions_of};
 
 /// A process, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -168,7 +168,7 @@ fn immovable_by(flag: &str) -> Option<&'static str> {
 const HUGE: &str = "is made of huge pages of hugetlbfs";
 
 /// Reason for pages that the kernel maps into every process.
-const KERNELS: &str = "is the kernel's";
+pub const KERNELS: &str = "is the kernel's";
 
 /// Reason for memory that others may map as well.
 const SHARED: &str = "is shared memory";

@@ -25,7 +25,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims `pids`. Several commands may claim the same process; the [lock](super::exclusive) decides which of them holds it.
+    /// Claims `pids`. Several commands may claim the same process; the lock in `exclusive` decides which of them holds it.
     ///
     /// Fails with [`RecolorError::Journal`] if the runtime folder cannot be written.
     pub fn of(pids: &[Pid]) -> Result<Claim, RecolorError> {

@@ -70,8 +70,19 @@ pub struct RegionReport {
     pub moved: usize,
     /// Number of pages off color that cannot be moved.
     pub immovable: usize,
-    /// Why some pages of the region cannot be moved; `None` if all can.
-    pub why: Option<String>,
+    /// The pages that cannot be moved, counted by the reason.
+    pub why: BTreeMap<String, usize>,
+}
+
+impl RegionReport {
+    /// Counts a page that cannot be moved.
+    fn leave(&mut self, why: &str) {
+        self.immovable += 1;
+        match self.why.get_mut(why) {
+            Some(pages) => *pages += 1,
+            None => drop(self.why.insert(why.to_owned(), 1)),
+        }
+    }
 }
 
 /// Result of a recoloring, or of a dry run.
@@ -162,7 +173,7 @@ fn classify(
             on_color: 0,
             moved: 0,
             immovable: 0,
-            why: None,
+            why: BTreeMap::new(),
         };
         let mut held = vec![0; wanted.colors.len()];
         for (page, entry) in map.resident(region.start, region.end)? {
@@ -175,8 +186,7 @@ fn classify(
                 classified.on_color.push(page);
                 held[color] += 1;
             } else if let Some(why) = region.immovable.or(pinned(page).then_some("holds what isochrome works with")) {
-                report.immovable += 1;
-                report.why = Some(why.to_owned());
+                report.leave(why);
             } else {
                 report.moved += 1;
                 classified.off_color.push(OffColorPage { region: number, address: page });
@@ -279,8 +289,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
             }
             Fate::Immovable(why) => {
                 report.moved -= 1;
-                report.immovable += 1;
-                report.why = Some(why.to_string());
+                report.leave(&why.to_string());
             }
         }
     }
@@ -290,8 +299,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         let start = regions[page.region].start;
         let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
         reports[at].moved -= 1;
-        reports[at].immovable += 1;
-        reports[at].why = Some("waits for a frame of the colors".to_owned());
+        reports[at].leave("waits for a frame of the colors");
     }
     area.remove(pool.end, &mut pauses)?;
     let touched = Bytes(pool.end - area.layout.pool);

@@ -6,7 +6,7 @@ use isochrome_model::units::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Limits, RecolorError, Wanted, claim, inspect_pages, recolor, release_stragglers, verify};
+use super::{Limits, RecolorError, RegionReport, Wanted, claim, inspect_pages, recolor, release_stragglers, verify};
 use crate::color::known::{KnownColors, VERIFIED_PAGES, Verified};
 use crate::process::{Pid, Region};
 
@@ -192,8 +192,11 @@ impl Watch {
                 seen.rest = seen.rested + 1;
             }
             seen.stubborn = stubborn;
-            let left = done.regions.iter().filter(|region| region.immovable > 0);
-            seen.reasons = left.filter_map(|region| Some((region.start, region.why.clone()?))).collect();
+            // Which page was left for which reason is not known any more: the most frequent one stands for all.
+            let most =
+                |region: &RegionReport| region.why.iter().max_by_key(|(_, pages)| **pages).map(|it| it.0.clone());
+            let reasons = done.regions.iter().filter_map(|region| Some((region.start, most(region)?)));
+            seen.reasons = reasons.collect();
         }
         // What is not there any more has no color.
         wanted.known.retain(pid.0, &classified.on_color);
@@ -210,9 +213,8 @@ impl Watch {
                 None => self.tally.off_color += 1,
             }
         }
-        for region in report.regions.iter().filter(|region| region.immovable > 0) {
-            let why = region.why.clone().unwrap_or_default();
-            *self.tally.immovable.entry(why).or_default() += region.immovable;
+        for (why, pages) in report.regions.iter().flat_map(|region| &region.why) {
+            *self.tally.immovable.entry(why.clone()).or_default() += pages;
         }
         Ok(())
     }

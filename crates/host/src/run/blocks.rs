@@ -69,6 +69,7 @@ impl Outcome {
     fn add(&mut self, next: Outcome) {
         let Outcome {
             placements,
+            releases,
             violations,
             failures,
             overhead,
@@ -81,7 +82,10 @@ impl Outcome {
             interrupted,
             unrecorded,
         } = next;
-        self.placements = placements;
+        for (all, more) in self.placements.iter_mut().zip(placements) {
+            all.extend(more);
+        }
+        self.releases.iter_mut().zip(&releases).for_each(|(all, more)| all.add(more));
         self.violations.extend(violations);
         self.failures.extend(failures);
         self.notes.extend(notes);

@@ -33,6 +33,9 @@ pub const VARIABLE: &str = "ISOCHROME_MARKS";
 /// First word of the ring: the name and version of the format.
 pub const SIGNATURE: u64 = u64::from_ne_bytes(*b"isomark1");
 
+/// Name of the memory file of the ring, by which its mapping is known.
+pub const RING_NAME: &str = "isochrome-marks";
+
 /// Number of words before the first mark, which fill one cache line.
 const HEADER: usize = 8;
 /// Index of the word with the number of marks begun.
@@ -118,7 +121,7 @@ impl MarkReader {
     /// Programs that this process starts later inherit the descriptor, but use it only if [`tell`](Self::tell) has named it to them.
     pub fn new(capacity: usize) -> io::Result<MarkReader> {
         let words = capacity.max(1).checked_mul(2).and_then(|words| words.checked_add(HEADER));
-        let (ring, descriptor) = SharedWords::create("isochrome-marks", words.ok_or(io::ErrorKind::InvalidInput)?)?;
+        let (ring, descriptor) = SharedWords::create(RING_NAME, words.ok_or(io::ErrorKind::InvalidInput)?)?;
         ring.words()[0].store(SIGNATURE, Ordering::Relaxed);
         Ok(MarkReader { ring, descriptor, seen: 0, lost: 0 })
     }

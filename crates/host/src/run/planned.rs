@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use isochrome_model::analysis::reservation::{Need, reserve};
 use isochrome_model::plan::Plan;
-use isochrome_model::running::{Requirement, Reserved, ResponseBound};
+use isochrome_model::running::{Requirement, Reserved, ResponseBound, TaskOnCore};
 use isochrome_model::taskset::programs::{Program, Programs};
 use isochrome_model::units::{CpuId, Ns};
 
@@ -73,9 +74,9 @@ pub struct Planned {
     pub partitions: Vec<u32>,
 }
 
-/// SCHED_FIFO for the task at `place` (0: the highest) of `count` on a CPU.
-pub fn fifo(place: usize, count: usize) -> Scheduling {
-    Scheduling::fifo((usize::from(LOWEST_PRIORITY) + count - 1 - place).min(47) as u8)
+/// SCHED_FIFO for the task at `index` (0: the highest priority) of `count` on a CPU.
+pub fn fifo(index: usize, count: usize) -> Scheduling {
+    Scheduling::fifo((usize::from(LOWEST_PRIORITY) + count - 1 - index).min(47) as u8)
 }
 
 /// The programs with their places in `plan`: the tasks CPU by CPU, highest priority first, then what is best effort.
@@ -88,7 +89,8 @@ pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMis
         if !programs.cpus.contains(&cpu) {
             return Err(PlanMismatch::ForeignCpu { cpu });
         }
-        for (place, task) in core.tasks.iter().enumerate() {
+        let recurrence = core.recurrence.clone().map(Arc::new).filter(|it| it.is_of(core.tasks.len()));
+        for (index, task) in core.tasks.iter().enumerate() {
             let name = || task.name.clone();
             let program = left.remove(task.name.as_str()).ok_or_else(|| PlanMismatch::NoProgram { task: name() })?;
             if program.period.0 == 0 {
@@ -103,11 +105,18 @@ pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMis
                 budget: program.budget,
                 wcet: task.wcet_ns.map(Ns),
                 utilization: task.utilization,
+                jitter: recurrence.as_ref().map_or(Ns(0), |core| Ns(core.tasks[index].jitter_ns)),
+                sporadic: program.sporadic,
+                // A task that can miss its deadline by its own has nothing to excuse.
+                recurrence: recurrence
+                    .clone()
+                    .filter(|_| task.response_ns.is_some())
+                    .map(|core| TaskOnCore { core, index }),
             };
             all.push(Planned {
                 program: program.clone(),
                 cpu,
-                scheduling: Some(fifo(place, core.tasks.len())),
+                scheduling: Some(fifo(index, core.tasks.len())),
                 requirement: Some(requirement),
                 joins: Vec::new(),
                 partitions: task.partitions.clone(),
@@ -159,6 +168,7 @@ pub fn reserve_by_deadlines(planned: &mut [Planned]) -> Result<Vec<Reserved>, Pl
         for ((requirement, scheduling), runtime) in tasks.iter_mut().zip(runtimes) {
             **scheduling = Some(Scheduling::deadline(runtime, requirement.deadline.0, requirement.period.0));
             (requirement.bound, requirement.budget) = (None, Some(Ns(runtime)));
+            requirement.recurrence = None;
         }
         if !tasks.is_empty() {
             all.push(Reserved { cpu, density, most });

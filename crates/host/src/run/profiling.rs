@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use isochrome_model::profile::ProfilingRun;
+use isochrome_model::profile::{Execution, ProfilingRun};
 use isochrome_model::running::{JobRecord, Requirement};
-use isochrome_model::stats::{HighWaterMark, Sorted};
 use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 
@@ -21,7 +20,7 @@ const COLD: u64 = 20;
 ///
 /// The program runs in the groups that it `joins` ([`Planned::joins`]), on the memory that `place` gives it. `counted` is the event to count.
 /// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs with steal
-/// time are counted apart.
+/// time while they executed are censored: they executed at least as long.
 pub fn profiling_run(
     program: &Program,
     cpu: CpuId,
@@ -51,22 +50,17 @@ pub fn profiling_run(
         counted,
         folder,
     };
-    let (mut times, mut waiting, mut jobs_with_steal, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));
-    let mut misses = counted.map(|_| 0);
+    let (mut jobs, mut last) = (Vec::with_capacity(jobs as usize), Ns(0));
     let mut record = |job: &JobRecord| {
         // What was released while the one before was under way waits for that one.
-        let free = job.release >= std::mem::replace(&mut last, job.completion);
-        match job.steal_time {
-            _ if job.instance < COLD => {}
-            Ns(0) => {
-                times.push(job.execution.0);
-                // They are those of all jobs or of none.
-                misses = misses.zip(job.misses).map(|(sum, more)| sum + more);
-                if free {
-                    waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
-                }
-            }
-            _ => jobs_with_steal += 1,
+        let free = job.release >= std::mem::replace(&mut last, job.completion) && job.steal_time == Ns(0);
+        if job.instance >= COLD {
+            jobs.push(Execution {
+                time_ns: job.execution.0,
+                is_censored: job.deducted > Ns(0),
+                waiting_ns: if free { job.response().0.saturating_sub(job.execution.0) } else { 0 },
+                misses: job.misses,
+            });
         }
         Ok(())
     };
@@ -77,36 +71,14 @@ pub fn profiling_run(
     if let Some(failure) = outcome.failures.first() {
         return Err(RunError::Failed { program: program.name.clone(), what: failure.what.clone() });
     }
-    let Some(longest) = HighWaterMark::of(&times) else {
-        return Err(RunError::Failed {
-            program: program.name.clone(),
-            what: "was not seen to complete a job without steal time".to_owned(),
-        });
+    let unknown = || RunError::Failed {
+        program: program.name.clone(),
+        what: "was not seen to complete a job without steal time".to_owned(),
     };
-    let (jobs, sum_ns) = (times.len() as u64, times.iter().sum());
-    let median_ns = Sorted::of(times).map_or(0, |times| times.median());
-    Ok(Some(ProfilingRun {
-        jobs,
-        sum_ns,
-        median_ns,
-        longest,
-        waiting_ns: waiting,
-        jobs_with_steal,
-        misses,
-        cycles_per_instruction: None,
-    }))
+    Ok(Some(ProfilingRun::of(&jobs).ok_or_else(unknown)?))
 }
 
 /// A requirement that every job of `program` meets: here jobs are measured, not checked.
 fn unlimited(program: &Program) -> Requirement {
-    Requirement {
-        name: program.name.clone(),
-        period: program.period,
-        deadline: Ns(u64::MAX),
-        bound: None,
-        without_interference: None,
-        budget: None,
-        wcet: None,
-        utilization: None,
-    }
+    Requirement { name: program.name.clone(), period: program.period, deadline: Ns(u64::MAX), ..Requirement::default() }
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isochrome_model::evidence::RawFile;
-use isochrome_model::running::{Comparison, JobRecord, Placement, Requirement, Tally, TaskOutcome, Window};
+use isochrome_model::running::{Comparison, JobRecord, Requirement, Tally, TaskOutcome, Window};
 use isochrome_model::units::Ns;
 use sha2::{Digest, Sha256};
 
+use super::engine::Outcome;
 use super::planned::Planned;
 
 /// The file of jobs in the folder of a run.
@@ -93,12 +94,14 @@ impl Recorder {
         Ok(RawFile { path: JOBS.to_owned(), sha256 })
     }
 
-    /// What came of each task with a requirement, on one side.
-    pub fn outcomes(&self, partitioned: bool, placements: &[Option<Placement>]) -> Vec<TaskOutcome> {
-        let tallies = self.tallies[usize::from(!partitioned)].iter().zip(placements);
-        tallies
-            .filter_map(|(tally, placement)| {
-                Some(TaskOutcome { placement: placement.clone(), ..tally.as_ref()?.outcome() })
+    /// What came of each task with a requirement as planned, with where its memory lay and what became of its releases.
+    pub fn outcomes(&self, ran: &Outcome) -> Vec<TaskOutcome> {
+        let [planned, _] = &self.tallies;
+        let tasks = planned.iter().zip(ran.placements.iter().zip(&ran.releases));
+        tasks
+            .filter_map(|(tally, (placements, releases))| {
+                let outcome = TaskOutcome { releases: Some(*releases), ..tally.as_ref()?.outcome() };
+                Some(outcome.with_placements(placements.clone()))
             })
             .collect()
     }

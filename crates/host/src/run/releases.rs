@@ -61,10 +61,19 @@ pub enum ReleaseMessage {
     },
     /// A job was not released: nothing was written when it was due, nor long after.
     Skipped {
+        /// Of which task.
+        task: usize,
         /// When it was due.
         due: Ns,
         /// When that was noticed.
         at: Ns,
+    },
+    /// A line was due and had not been written when it was over: the job before was under way, or this was held up.
+    Unwritten {
+        /// Of which task.
+        task: usize,
+        /// When it was due.
+        due: Ns,
     },
     /// The program has ended, or printed what is no answer; it gets no more lines.
     Failed {
@@ -117,7 +126,7 @@ pub fn release(
                 if talk.outstanding {
                     talk.waiting.push_back(due);
                 } else if late {
-                    let _ = said.send(ReleaseMessage::Skipped { due, at: begun });
+                    let _ = said.send(ReleaseMessage::Skipped { task: talk.message_driven.task, due, at: begun });
                 } else {
                     talk.release(due, false, said);
                 }
@@ -140,10 +149,23 @@ pub fn release(
             talk.listen(said);
         }
     }
+    let now = monotonic();
+    for talk in talks.iter().filter(|talk| !talk.failed) {
+        talk.unwritten(now).for_each(|message| {
+            let _ = said.send(message);
+        });
+    }
     talks.into_iter().map(|talk| talk.message_driven).collect()
 }
 
 impl Talk {
+    /// The lines that were due before `now` and are not written.
+    fn unwritten(&self, now: Ns) -> impl Iterator<Item = ReleaseMessage> {
+        let (task, period) = (self.message_driven.task, self.message_driven.period.0.max(1));
+        let missed = (self.due.0..now.0).step_by(period as usize).map(Ns);
+        self.waiting.iter().copied().chain(missed).map(move |due| ReleaseMessage::Unwritten { task, due })
+    }
+
     fn fail(&mut self, error: RunError, said: &Sender<ReleaseMessage>) {
         self.failed = true;
         // Nobody listens any more when it is over.
@@ -175,5 +197,45 @@ impl Talk {
             }
             Err(error) => self.fail(error, said),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sys::launch::Launch;
+
+    #[test]
+    fn lines_that_wait_for_a_job_when_it_is_over_are_reported() {
+        const PERIOD: u64 = 5_000_000;
+        let limit = Duration::from_secs(20);
+        let script = "echo ready; read line; exec sleep 100".to_owned();
+        let mut program = LineProgram::start(&["sh".into(), "-c".into(), script], &Launch::default()).unwrap();
+        program.ready(limit).unwrap();
+        let (first, over, (said, heard)) = (monotonic(), AtomicBool::new(false), channel());
+        std::thread::scope(|scope| {
+            let (said, over) = (&said, &over);
+            let messages = vec![MessageDriven { task: 3, period: Ns(PERIOD), program }];
+            scope.spawn(move || release(messages, first, None, over, said));
+            std::thread::sleep(Duration::from_millis(100));
+            over.store(true, Ordering::Relaxed);
+        });
+        let until = monotonic();
+        let mut due: Vec<u64> = heard
+            .try_iter()
+            .map(|message| match message {
+                ReleaseMessage::Released { task: 3, due, waited: false, .. }
+                | ReleaseMessage::Skipped { task: 3, due, .. }
+                | ReleaseMessage::Unwritten { task: 3, due } => due.0,
+                _ => panic!("the program does not answer"),
+            })
+            .collect();
+        due.sort_unstable();
+        let expected: Vec<u64> = (first.0..until.0).step_by(PERIOD as usize).take(due.len()).collect();
+        assert_eq!(due, expected);
+        assert!(due.len() >= 10, "{}", due.len());
     }
 }

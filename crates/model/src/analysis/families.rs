@@ -118,7 +118,7 @@ impl Workspace {
 /// Bounds for all tasks of a core, highest priority first.
 pub fn analyze(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Vec<Bound> {
     let mut workspace = Workspace::default();
-    dispatch::<true>(core, charges, analysis, &mut workspace);
+    dispatch::<true>(core, charges, analysis, None, &mut workspace);
     workspace.bounds
 }
 
@@ -129,22 +129,60 @@ pub fn responses<'a>(
     analysis: Analysis,
     workspace: &'a mut Workspace,
 ) -> impl Iterator<Item = Verdict> + use<'a> {
-    dispatch::<false>(core, charges, analysis, workspace);
+    dispatch::<false>(core, charges, analysis, None, workspace);
     workspace.bounds.iter().map(|bound| bound.verdict)
 }
 
 /// Whether every task of the core meets its deadline.
 pub fn schedulable(core: &[CoreTask], charges: Charges, analysis: Analysis, workspace: &mut Workspace) -> bool {
-    dispatch::<false>(core, charges, analysis, workspace);
+    dispatch::<false>(core, charges, analysis, None, workspace);
     workspace.bounds.iter().all(|bound| bound.verdict != Verdict::Misses)
 }
 
-fn dispatch<const PARTS: bool>(core: &[CoreTask], charges: Charges, analysis: Analysis, workspace: &mut Workspace) {
+/// What one task finds before it in a busy period in which the CPU was withheld.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backlog {
+    /// Index of the task.
+    pub(super) index: usize,
+    /// Earlier jobs of the task itself.
+    pub(super) jobs: u64,
+    /// What these and the time withheld cost, in ns.
+    pub(super) extra_ns: u64,
+    /// How long before the busy period tasks below can have been released whose interrupts are served in it, in ns.
+    pub(super) early_ns: u64,
+    /// The longest window that is of interest, in ns.
+    pub(super) most_ns: u64,
+}
+
+/// The window of the task with this backlog, from the beginning of the busy period to the completion of its job, in ns. `None` where it
+/// is longer than what is of interest.
+///
+/// Where the CPU was withheld, windows of the tasks above are longer than their bounds, so that the multiset forms count as many
+/// preemptions of each as there are jobs above it.
+pub(super) fn window_with(
+    core: &[CoreTask],
+    charges: Charges,
+    analysis: Analysis,
+    backlog: Backlog,
+    workspace: &mut Workspace,
+) -> Option<u64> {
+    dispatch::<false>(core, charges, analysis, Some(backlog), workspace);
+    let response_ns = workspace.bounds.last()?.verdict.response_ns()?;
+    Some(response_ns - core[backlog.index].jitter_ns)
+}
+
+fn dispatch<const PARTS: bool>(
+    core: &[CoreTask],
+    charges: Charges,
+    analysis: Analysis,
+    backlog: Option<Backlog>,
+    workspace: &mut Workspace,
+) {
     // Nearly every machine has at most 64 partitions, and a word is much faster than sixteen.
     if core.iter().all(|task| task.partitions.0[1..].iter().all(|&word| word == 0)) {
-        iterate::<1, PARTS>(core, charges, analysis, workspace);
+        iterate::<1, PARTS>(core, charges, analysis, backlog, workspace);
     } else {
-        iterate::<WORDS, PARTS>(core, charges, analysis, workspace);
+        iterate::<WORDS, PARTS>(core, charges, analysis, backlog, workspace);
     }
 }
 
@@ -177,6 +215,7 @@ fn iterate<const W: usize, const PARTS: bool>(
     core: &[CoreTask],
     charges: Charges,
     analysis: Analysis,
+    backlog: Option<Backlog>,
     workspace: &mut Workspace,
 ) {
     let charges = charges.by(analysis);
@@ -192,11 +231,13 @@ fn iterate<const W: usize, const PARTS: bool>(
     for (i, task) in core.iter().enumerate() {
         uses.add(&task.partitions.0);
         blocking.holders(core, i, holders);
-        let level = Level::<W> { core, i, charges, analysis, holders, shared: uses.twice };
+        let backlog = backlog.filter(|backlog| backlog.index == i);
+        let level = Level::<W> { core, i, charges, analysis, holders, shared: uses.twice, backlog };
         let own_ns = charges.execution_ns(task);
         // What does not depend on the window.
         let mut fixed = own_ns.saturating_add(first_omega[i]).saturating_add(blocking.time_ns[i]);
-        fixed = fixed.saturating_add(interrupt_ns);
+        let extra_ns = backlog.map_or(0, |backlog| backlog.extra_ns);
+        fixed = fixed.saturating_add(interrupt_ns).saturating_add(extra_ns);
         let mut first_extra: u64 = 0;
         for (j, row) in rows.iter_mut().enumerate() {
             level.descend(row, j, &mut below[j * W..(j + 1) * W]);
@@ -210,9 +251,13 @@ fn iterate<const W: usize, const PARTS: bool>(
         if !extend {
             rows.iter_mut().for_each(|row| (row.jobs, row.until) = (0, 0));
         }
-        let interrupts = |window| level.interrupts_from_below(window);
-        let deadline = task.deadline_ns.checked_sub(task.jitter_ns);
+        let interrupts = |window| level.further_interrupts(window);
+        let deadline = match backlog {
+            Some(backlog) => Some(backlog.most_ns),
+            None => task.deadline_ns.checked_sub(task.jitter_ns),
+        };
         let (window, met, multiset_ns) = if multiset {
+            let windows: &[Option<u64>] = if extra_ns > 0 { &[] } else { &windows[..] };
             let multiset = Multiset { core, i, windows, unions: below, holders };
             let best = multiset.window::<W>(analysis, rows, fixed, deadline, (refill, &interrupts), worst);
             if PARTS {
@@ -230,6 +275,9 @@ fn iterate<const W: usize, const PARTS: bool>(
         let alone = Bound { verdict, own_ns, blocking_ns, jitter_ns, ..Bound::NOTHING };
         let first = first_omega[i].saturating_add(first_extra);
         bounds.push(if PARTS { level.with_parts(alone, rows, window, first, multiset_ns) } else { alone });
+        if backlog.is_some() {
+            return;
+        }
         reached = window;
         if multiset {
             windows.push(met.then_some(window));
@@ -254,6 +302,8 @@ struct Level<'a, const W: usize> {
     holders: &'a [Holder],
     /// Partitions used by two tasks or more of hep(i).
     shared: [u64; W],
+    /// What τ(i) finds before it; `None` where its window ends before a second job of it is released.
+    backlog: Option<Backlog>,
 }
 
 impl<const W: usize> Level<'_, W> {
@@ -274,12 +324,19 @@ impl<const W: usize> Level<'_, W> {
         row.cost = executes.saturating_add(row.omega).saturating_add(row.gamma);
     }
 
-    /// Time that releases of the tasks below i take in a window, in ns: their interrupts delay whatever runs.
-    fn interrupts_from_below(&self, window: u64) -> u64 {
+    /// Time that the releases take in a window that are not charged with a job in it, in ns: those of the tasks below i, and of later jobs
+    /// of τ(i). Their interrupts delay whatever runs.
+    fn further_interrupts(&self, window: u64) -> u64 {
         if self.charges.release_interrupt_ns == 0 {
             return 0;
         }
-        let releases = self.core[self.i + 1..].iter().map(|task| jobs_in(window, task)).fold(0, u64::saturating_add);
+        let (early_ns, later) = self.backlog.map_or((0, 0), |backlog| {
+            let charged = backlog.jobs.saturating_add(1);
+            (backlog.early_ns, jobs_in(window, &self.core[self.i]).saturating_sub(charged))
+        });
+        let window = window.saturating_add(early_ns);
+        let below = self.core[self.i + 1..].iter().map(|task| jobs_in(window, task));
+        let releases = below.fold(later, u64::saturating_add);
         releases.saturating_mul(self.charges.release_interrupt_ns)
     }
 
@@ -292,7 +349,7 @@ impl<const W: usize> Level<'_, W> {
             interference_ns: total(rows, |j, _| self.charges.execution_ns(&self.core[j])),
             omega_ns: first_ns.saturating_add(total(rows, |_, row| row.omega)),
             gamma_ns: multiset_ns.saturating_add(total(rows, |_, row| row.gamma)),
-            interrupts_ns: above_ns.saturating_add(self.interrupts_from_below(window)),
+            interrupts_ns: above_ns.saturating_add(self.further_interrupts(window)),
             ..alone
         }
     }

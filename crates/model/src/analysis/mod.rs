@@ -18,6 +18,7 @@ mod blocking;
 pub mod falsify;
 mod families;
 mod priorities;
+mod recurrence;
 pub mod reservation;
 pub mod schedule;
 pub mod sensitivity;
@@ -32,6 +33,7 @@ use crate::taskset::read::Allotted;
 use crate::taskset::{Holds, PartitionSet, TaskSet};
 pub use families::{Workspace, analyze, responses, schedulable};
 pub use priorities::{Audsley, audsley};
+pub use recurrence::{Recurrence, Steal};
 
 /// What every bound here rests on; printed with the results.
 pub const ASSUMPTIONS: [&str; 7] = [
@@ -121,7 +123,7 @@ impl FromStr for Analysis {
 }
 
 /// A task with its partitions decided. A core is a slice of these, highest priority first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CoreTask {
     /// Worst-case execution time with as many warm partitions as it has, C.
     pub wcet_ns: u64,
@@ -161,7 +163,7 @@ impl CoreTask {
 }
 
 /// What the hardware and the kernel charge.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Charges {
     /// Time to refill a partition, Δ.
     pub refill_ns: u64,

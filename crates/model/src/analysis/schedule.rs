@@ -7,6 +7,7 @@
 //! sound analysis, and each schedule shows that a smaller bound would be wrong.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::{Charges, CoreTask};
 use crate::taskset::{PARTITIONS_MAX, PartitionSet};
@@ -50,18 +51,37 @@ pub struct Stretch {
     pub refilling: bool,
 }
 
+/// A job that was played to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// Index of its task on the core.
+    pub task: usize,
+    /// When it arrived.
+    pub arrival_ns: u64,
+    /// When it was released.
+    pub release_ns: u64,
+    /// When it first had the CPU.
+    pub start_ns: u64,
+    /// When it was complete.
+    pub completion_ns: u64,
+}
+
 /// Outcome of playing a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// Longest response time of each task, over the jobs that completed.
     pub responses_ns: Vec<u64>,
+    /// The jobs that completed, in the order of their completions.
+    pub jobs: Vec<Completed>,
     /// The intervals in which tasks had the CPU, in order.
     pub stretches: Vec<Stretch>,
 }
 
 struct Job {
     arrival_ns: u64,
+    release_ns: u64,
     execution_ns: u64,
+    start_ns: u64,
     started: bool,
     /// The lock that the job takes; `None` if it takes no lock.
     held: Option<Held>,
@@ -98,7 +118,9 @@ impl Job {
         });
         Job {
             arrival_ns: arrival.arrival_ns,
+            release_ns: arrival.release_ns,
             execution_ns,
+            start_ns: 0,
             started: false,
             held,
             private_ns: 0,
@@ -152,12 +174,17 @@ impl Job {
 
     /// Gives the job the CPU, for the first time or again. `owned`: whether a partition still holds the data of its task.
     fn resume(&mut self, task: &CoreTask, owned: impl Fn(u32) -> bool) {
+        self.find_missing(task, owned);
+        self.started = true;
+        self.stretch_ns = None;
+    }
+
+    /// Finds out what it has to refill before it goes on. `owned`: as for [`resume`](Self::resume).
+    fn find_missing(&mut self, task: &CoreTask, owned: impl Fn(u32) -> bool) {
         let wanted = if self.started { &task.useful } else { &task.partitions };
         // A part that was refilled and is not useful has been used already, so losing it costs nothing.
         self.partial = self.partial.filter(|&(partition, _)| owned(partition) || !task.useful.contains(partition));
         wanted.iter().filter(|&partition| !owned(partition)).for_each(|partition| self.missing.insert(partition));
-        self.started = true;
-        self.stretch_ns = None;
     }
 }
 
@@ -191,11 +218,26 @@ fn chosen(core: &[CoreTask], queues: &mut [VecDeque<Job>], running: Option<usize
 /// At the start, partitions that one task alone uses are warm unless `charges.cold_start` is set. Shared partitions hold nobody's
 /// data.
 pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_ns: u64) -> Played {
+    play_with_steal(core, charges, arrivals, &[], horizon_ns)
+}
+
+/// The same where a hypervisor takes the CPU in the intervals `steal` (ascending, apart from each other): nothing runs meanwhile, interrupts
+/// wait, and afterwards neither partitions nor private levels hold anything.
+pub fn play_with_steal(
+    core: &[CoreTask],
+    charges: Charges,
+    arrivals: &[Arrival],
+    steal: &[Range<u64>],
+    horizon_ns: u64,
+) -> Played {
     let mut owners =
         if charges.cold_start { vec![None; PARTITIONS_MAX as usize] } else { owners_of_unshared_partitions(core) };
     let mut queues: Vec<VecDeque<Job>> = core.iter().map(|_| VecDeque::new()).collect();
-    let mut played = Played { responses_ns: vec![0; core.len()], stretches: Vec::new() };
+    let mut played = Played { responses_ns: vec![0; core.len()], ..Played::default() };
     let mut coming = arrivals.iter().peekable();
+    let mut steal = steal.iter().peekable();
+    // Whether the job that had the CPU when it was taken has yet to find out what it lost.
+    let mut displaced = false;
     let mut now = 0;
     let mut running: Option<usize> = None;
     // The task whose data the private levels hold, and the time for which interrupts still have the CPU.
@@ -206,8 +248,20 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
             queues[next.task].push_back(Job::new(core, next, charges.switch_ns));
             interrupted_ns = interrupted_ns.saturating_add(charges.release_interrupt_ns);
         }
+        if steal.peek().is_some_and(|taken| taken.start <= now) {
+            owners.fill(None);
+            (resident, displaced) = (None, true);
+            let end_ns = steal.peek().map_or(now, |taken| taken.end).min(horizon_ns);
+            if end_ns > now {
+                now = coming.peek().map_or(end_ns, |next| next.release_ns.min(end_ns));
+            } else {
+                steal.next();
+            }
+            continue;
+        }
+        let undisturbed_until = steal.peek().map_or(horizon_ns, |taken| taken.start.min(horizon_ns));
         if interrupted_ns > 0 {
-            let until = coming.peek().map_or(horizon_ns, |next| next.release_ns.min(horizon_ns));
+            let until = coming.peek().map_or(undisturbed_until, |next| next.release_ns.min(undisturbed_until));
             let step = interrupted_ns.min(until - now);
             (now, interrupted_ns) = (now + step, interrupted_ns - step);
             continue;
@@ -222,9 +276,18 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
         };
         let (above, rest) = queues.split_at_mut(chosen);
         let job = rest[0].front_mut().expect("a chosen task has a job");
-        if running != Some(chosen) || !job.started {
-            job.resume(&core[chosen], |partition| owners[partition as usize] == Some(chosen));
-            running = Some(chosen);
+        let resumes = running != Some(chosen) || !job.started;
+        if resumes || displaced {
+            let owned = |partition: u32| owners[partition as usize] == Some(chosen);
+            if !job.started {
+                job.start_ns = now;
+            }
+            if resumes {
+                job.resume(&core[chosen], owned)
+            } else {
+                job.find_missing(&core[chosen], owned)
+            }
+            (running, displaced) = (Some(chosen), false);
             if resident.replace(chosen) != Some(chosen) {
                 job.private_ns = charges.preemption_ns;
             }
@@ -243,7 +306,7 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
         if let Some(next) = coming.peek() {
             step = step.min(next.release_ns - now);
         }
-        step = step.min(horizon_ns - now);
+        step = step.min(undisturbed_until - now);
         if step > 0 {
             let refilling = private || refill.is_some();
             played.stretches.push(Stretch { task: chosen, start_ns: now, end_ns: now + step, refilling });
@@ -259,8 +322,10 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
             None => {
                 job.execute(step, above.iter().any(|queue| !queue.is_empty()));
                 if job.execution_ns == 0 {
-                    let response = now - job.arrival_ns;
-                    played.responses_ns[chosen] = played.responses_ns[chosen].max(response);
+                    let Job { arrival_ns, release_ns, start_ns, .. } = *job;
+                    played.responses_ns[chosen] = played.responses_ns[chosen].max(now - arrival_ns);
+                    let completed = Completed { task: chosen, arrival_ns, release_ns, start_ns, completion_ns: now };
+                    played.jobs.push(completed);
                     queues[chosen].pop_front();
                     running = None;
                 }

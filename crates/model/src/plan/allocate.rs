@@ -131,7 +131,8 @@ struct Placing {
 }
 
 impl Placing {
-    /// `jobs`: the weight of the task. `refills`: the number of refills that a job pays for joining a partition.
+    /// Computes the costs of placing `task`. `jobs`: the weight of the task. `refills`: the number of refills that a job pays
+    /// for joining a partition.
     fn new(set: &TaskSet, rules: Rules, task: usize, jobs: f64, refills: f64) -> Self {
         let charges = rules.charges(set);
         let (refill, per_job) = (charges.refill_ns as f64, charges.per_job_ns() as f64);

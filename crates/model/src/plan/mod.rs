@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
-use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, each_utilization, utilization};
+use crate::analysis::{Analysis, Charges, CoreTask, Recurrence, analyze, core_tasks, each_utilization, utilization};
 use crate::taskset::locks::shared_lock_where;
 use crate::taskset::programs::{Programs, Runnable};
 use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Scope, TaskSet};
@@ -202,6 +202,10 @@ pub struct CorePlan {
     pub utilization: f64,
     /// Its tasks, highest priority first.
     pub tasks: Vec<TaskPlan>,
+    /// What the bounds of its tasks follow from, in the same order: a run replays it with the steal time seen. Absent in plans of earlier
+    /// versions, and where it was not planned here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recurrence: Option<Recurrence>,
 }
 
 /// One task of a plan.
@@ -519,6 +523,7 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
             partitions: numbers(&all),
             tasks: tasks.collect(),
             utilization: utilization(&core, charges),
+            recurrence: Some(Recurrence { analysis, charges, tasks: core }),
         });
     }
     plans

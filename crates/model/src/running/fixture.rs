@@ -1,6 +1,6 @@
 //! Jobs and runs that the tests make.
 
-use super::{JobRecord, Overhead, Requirement, ResponseBound, Run, Tally};
+use super::{JobRecord, Overhead, Releases, Requirement, ResponseBound, Run, Tally, TaskOutcome};
 use crate::taskset::programs::Partitioning;
 use crate::units::{CpuId, Ns};
 
@@ -14,6 +14,7 @@ pub fn requirement() -> Requirement {
         budget: Some(Ns(300)),
         wcet: Some(Ns(250)),
         utilization: Some(0.3),
+        ..Requirement::default()
     }
 }
 
@@ -25,6 +26,7 @@ pub fn job(instance: u64, response: u64, execution: u64, steal_time: u64) -> Job
         completion: Ns(1000 * instance + response),
         execution: Ns(execution),
         steal_time: Ns(steal_time),
+        steals: u32::from(steal_time > 0),
         ..JobRecord::default()
     }
 }
@@ -37,11 +39,11 @@ pub fn run(jobs: &[JobRecord]) -> Run {
     Run {
         cpus: vec![CpuId(1)],
         partitioned: true,
-        method: Partitioning::Colors,
+        method: Partitioning::None,
         reserved: Vec::new(),
         level: 2,
         duration: Ns(1000 * jobs.len() as u64),
-        tasks: vec![tally.outcome()],
+        tasks: vec![TaskOutcome { releases: Some(seen(jobs.len() as u64)), ..tally.outcome() }],
         violations: Vec::new(),
         failures: Vec::new(),
         overhead: Overhead::default(),
@@ -52,6 +54,11 @@ pub fn run(jobs: &[JobRecord]) -> Run {
         retention: None,
         comparison: None,
     }
+}
+
+/// Releases that were all seen.
+pub fn seen(releases: u64) -> Releases {
+    Releases { seen: releases, ..Releases::default() }
 }
 
 pub fn good(n: u64) -> Vec<JobRecord> {

@@ -5,7 +5,7 @@ use crate::units::Ns;
 /// One job, as it was seen. Times count from the first release of the run, in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobRecord {
-    /// Which task, by its place in the run.
+    /// Which task, by its index in the run.
     pub task: usize,
     /// Which of its jobs, from 0.
     pub instance: u64,
@@ -17,9 +17,18 @@ pub struct JobRecord {
     pub completion: Ns,
     /// Time it had the CPU, without steal time.
     pub execution: Ns,
-    /// Time for which the hypervisor withheld the CPU that can have made the job late: since the CPU last had no job, which may be more than the
-    /// job's own response.
+    /// Time for which the hypervisor withheld the CPU that can have made the job late: since the CPU last had no job of this or a higher
+    /// priority, which may be longer ago than the release.
     pub steal_time: Ns,
+    /// How often it did so. One more where it took the CPU before that, and after the last job of one of these priorities had begun: what their
+    /// jobs left in the cache is displaced.
+    pub steals: u32,
+    /// Steal time until that time began, or until shortly before: interrupts that waited meanwhile are served in it.
+    pub steal_before: Ns,
+    /// For how long its CPU had always had a job of this or a higher priority when it was released.
+    pub busy: Ns,
+    /// Steal time while the job itself had the CPU. Execution leaves it out, and may be too small by as much at most.
+    pub deducted: Ns,
     /// Misses of the partitioned level, where they are counted.
     pub misses: Option<u64>,
     /// How often another thread took the CPU from it.
@@ -33,7 +42,7 @@ impl JobRecord {
     }
 
     /// The names of the columns of [`csv_line`](Self::csv_line).
-    pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,steal_ns\n";
+    pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,steals,steal_ns\n";
 
     /// Appends the job as a line of a CSV file; an empty field was not measured.
     ///
@@ -57,6 +66,7 @@ impl JobRecord {
             None => line.push(','),
         }
         number(line, u64::from(self.preemptions), ',');
+        number(line, u64::from(self.steals), ',');
         number(line, self.steal_time.0, '\n');
     }
 }
@@ -71,7 +81,7 @@ mod tests {
         let (mut lines, job) = (String::new(), job(3, 850, 200, 7));
         job.csv_line(2, true, "control", &mut lines);
         JobRecord { misses: Some(18), preemptions: 1, ..job }.csv_line(0, false, "b", &mut lines);
-        let expected = "2,1,control,3,3000,3010,3850,850,200,,0,7\n0,0,b,3,3000,3010,3850,850,200,18,1,7\n";
+        let expected = "2,1,control,3,3000,3010,3850,850,200,,0,1,7\n0,0,b,3,3000,3010,3850,850,200,18,1,1,7\n";
         assert_eq!(lines, expected);
         assert_eq!(JobRecord::CSV_HEADER.split(',').count(), expected.lines().next().unwrap().split(',').count());
     }

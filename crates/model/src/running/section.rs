@@ -35,6 +35,13 @@ fn headline(run: &Run) -> (Option<Standing>, String, String) {
         if run.tasks.len() == 1 { "" } else { "s" },
         format::nanoseconds(run.duration.0 as f64)
     );
+    let mut assumed = run.assumptions();
+    if conclusion != Conclusion::Holds {
+        assumed.truncate(usize::from(run.is_of_earlier_version()));
+    }
+    if !assumed.is_empty() {
+        basis = format!("{} {basis}", assumed.join(" "));
+    }
     if !reasons.is_empty() {
         let mut shown: Vec<String> = reasons.iter().take(REASONS).map(ToString::to_string).collect();
         if reasons.len() > REASONS {
@@ -276,18 +283,59 @@ fn conditions(run: &Run) -> Vec<String> {
         overhead.lost,
         overhead.releases()
     ));
-    remarks.extend(run.tasks.iter().filter_map(|task| {
-        let placement = task.placement.as_ref()?;
-        let (on_color, resident, immovable) = (placement.on_color, placement.resident, placement.immovable);
-        Some(format!(
-            "{}: {on_color} of {resident} resident pages on its colors, {immovable} cannot be moved",
-            task.requirement.name
-        ))
-    }));
+    remarks.extend(run.tasks.iter().filter_map(placement_text));
+    remarks.extend(run.tasks.iter().filter_map(releases_text));
     let memory = run.memory.iter().filter(|(_, memory)| memory.0 > 0);
     remarks.extend(memory.map(|(name, memory)| format!("memory of {name}: {memory} of its own at most")));
     remarks.extend(run.inputs.iter().map(|input| format!("{}: SHA-256 {}", input.path, input.sha256)));
     remarks
+}
+
+/// Where the memory of a task lay when most of it was off color, in words.
+fn placement_text(task: &TaskOutcome) -> Option<String> {
+    let placement = task.placement.as_ref()?;
+    let off_color = match placement.off_color() {
+        0 => String::new(),
+        pages if task.releases.is_none() => {
+            format!(", {pages} off color, {} of these cannot be moved", placement.immovable)
+        }
+        pages => format!(", {pages} off color ({})", placement.off_color_text()),
+    };
+    let system = match placement.system {
+        0 => String::new(),
+        pages => format!(", {pages} of the kernel or isochrome"),
+    };
+    let ends = match task.placements.len() {
+        0 => String::new(),
+        1 => "; the worse end of the run".to_owned(),
+        blocks => format!("; the worst of both ends of {blocks} blocks"),
+    };
+    Some(format!(
+        "{}: of {} resident pages {} on its colors{off_color}{system}{ends}",
+        task.requirement.name, placement.resident, placement.on_color
+    ))
+}
+
+/// What became of the releases of a task, in words.
+fn releases_text(task: &TaskOutcome) -> Option<String> {
+    let releases = task.releases?;
+    let reasons = [
+        (releases.skipped, "left out, as isochrome was held up"),
+        (releases.unwritten, "left out, as the run ended"),
+        (releases.unfinished, "under way at the end"),
+        (releases.absent, "absent"),
+        (releases.close, "too soon"),
+        (releases.missing(task.jobs), "missing"),
+    ];
+    let reasons: Vec<String> =
+        reasons.iter().filter(|(count, _)| *count > 0).map(|(count, why)| format!(", {count} {why}")).collect();
+    Some(format!(
+        "{}: {} releases, {} of them jobs that were seen{}",
+        task.requirement.name,
+        format::grouped(releases.expected()),
+        format::grouped(task.jobs),
+        reasons.concat()
+    ))
 }
 
 /// Adds the tasks side by side, with and without partitions.
@@ -394,8 +442,8 @@ impl Run {
 mod tests {
     use super::*;
     use crate::running::{
-        Failure, JobRecord, Limit, Overhead, Placement, Requirement, ResponseBound, Setting, Side, Stretch, Tally,
-        Window,
+        BlockPlacement, Failure, JobRecord, Limit, Overhead, Placement, Releases, Requirement, ResponseBound, Setting,
+        Side, Stretch, Tally, Window,
     };
     use crate::stats::Effect;
     use crate::units::{Color, CpuId};
@@ -412,6 +460,7 @@ mod tests {
                 budget: None,
                 wcet: Some(Ns(250_000)),
                 utilization: Some(0.3),
+                ..Requirement::default()
             };
             let mut tally = Tally::new(requirement);
             for instance in 0..400 {
@@ -425,9 +474,19 @@ mod tests {
                     ..JobRecord::default()
                 });
             }
-            tally.outcome()
+            let releases = Releases { seen: 400, skipped: 3, ..Releases::default() };
+            TaskOutcome { releases: Some(releases), ..tally.outcome() }
         };
-        let placement = Placement { colors: vec![Color(0)], resident: 100, on_color: 90, immovable: 10 };
+        let placement = Placement {
+            colors: vec![Color(0)],
+            resident: 502,
+            on_color: 497,
+            immovable: 4,
+            system: 2,
+            ..Placement::default()
+        };
+        let placement = Placement { why: [("/dev/shm/x is shared memory".to_owned(), 2)].into(), ..placement };
+        let block = BlockPlacement { begin: Some(placement.clone()), end: Some(placement) };
         let windows = |execution: u64| -> Vec<Window> {
             let window = |block| Window {
                 jobs: 9,
@@ -444,7 +503,7 @@ mod tests {
             reserved: Vec::new(),
             level: 2,
             duration: Ns(400_000_000),
-            tasks: vec![TaskOutcome { placement: Some(placement), ..tally("con<trol", false) }, tally("log", true)],
+            tasks: vec![tally("con<trol", false).with_placements(vec![block]), tally("log", true)],
             violations: vec![Violation {
                 task: "log".to_owned(),
                 instance: 7,
@@ -493,7 +552,9 @@ mod tests {
             "watching took 0.25 % of a CPU",
             "log: 1 of 400 jobs exceeded the bound",
             "log, job 7, exceeds the",
-            "con<trol: 90 of 100 resident pages on its colors, 10 cannot be moved",
+            "con<trol: of 502 resident pages 497 on its colors, 3 off color (2 as /dev/shm/x is shared memory, 1 that could be moved), 2 of the kernel \
+             or isochrome; the worse end of the run",
+            "con<trol: 403 releases, 400 of them jobs that were seen, 3 left out, as isochrome was held up",
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
@@ -530,7 +591,9 @@ mod tests {
         assert_eq!(run.section().standing, Some(Standing::Violated));
         run.failures.clear();
         run.tasks.truncate(1);
-        assert_eq!(run.section().standing, Some(Standing::Holds));
+        let section = run.section();
+        assert_eq!(section.standing, Some(Standing::Holds));
+        assert!(section.basis.starts_with("Bounds take no account of pages outside"), "{}", section.basis);
         run.overhead.lost = 1;
         let section = run.section();
         assert_eq!(section.standing, Some(Standing::Inconclusive));

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::observed::{Envelope, Seen};
-use super::{JobRecord, Limit, Requirement, STEAL_DELAY_FACTOR, TaskOutcome};
+use super::{JobRecord, Limit, Requirement, TaskOutcome};
 use crate::units::Ns;
 
 /// How many jobs exceeded a limit.
@@ -12,7 +12,7 @@ use crate::units::Ns;
 pub struct ViolationCount {
     /// Jobs that exceeded it.
     pub jobs: u64,
-    /// Those of them that steal time excuses: it can have caused all of the delay ([`STEAL_DELAY_FACTOR`]).
+    /// Those of them that steal time excuses: it can have caused all of the delay ([`Requirement::is_excused`]).
     #[serde(alias = "stolen")]
     pub excused: u64,
 }
@@ -75,13 +75,7 @@ impl Tally {
         self.execution.push(job.execution);
         self.responses.push(response);
         self.preemptions += u64::from(job.preemptions);
-        let has_steal = job.steal_time > Ns(0);
-        let late = |limit: Limit| match limit {
-            Limit::Bound => response.0 - self.requirement.bound.map_or(response.0, |bound| bound.0.0),
-            Limit::Deadline => response.0 - self.requirement.deadline.0,
-            Limit::Budget => 0,
-        };
-        self.jobs_with_steal += u64::from(has_steal);
+        self.jobs_with_steal += u64::from(job.steal_time > Ns(0));
         if let Some(misses) = job.misses {
             let counted = self.misses.get_or_insert_with(|| Misses { sum: 0, by_instance: Envelope::default() });
             counted.sum += misses;
@@ -89,8 +83,7 @@ impl Tally {
         }
         let limits = self.requirement.violated_by(response, job.execution);
         for &limit in &limits {
-            // Steal time excuses no more than the delay that it can have caused.
-            let excused = has_steal && late(limit) <= STEAL_DELAY_FACTOR * job.steal_time.0;
+            let excused = self.requirement.is_excused(limit, job);
             let violations = &mut self.violations[limit as usize];
             violations.jobs += 1;
             violations.excused += u64::from(excused);
@@ -113,7 +106,9 @@ impl Tally {
             budget_violations: violations(Limit::Budget),
             preemptions: self.preemptions,
             jobs_with_steal: self.jobs_with_steal,
+            releases: None,
             placement: None,
+            placements: Vec::new(),
         }
     }
 }

@@ -17,6 +17,6 @@ pub use effect::{BLOCKS_MIN, Effect, SIGNIFICANT, blocks_needed, holm, visible_e
 pub use line::{Line, Straightness};
 pub(crate) use summary::nearest_rank;
 pub use summary::{
-    HighWaterMark, Sorted, UnequalSamples, compare_high_water_marks, exceedance_at, median, median_interval, quantile,
-    quantile_interval,
+    HighWaterMark, Sorted, UnequalSamples, compare_high_water_marks, exceedance_at, exceedance_with_unknown, median,
+    median_interval, quantile, quantile_interval,
 };

@@ -79,6 +79,26 @@ pub fn exceedance_at(n: u64, confidence: f64) -> f64 {
     -((-confidence).ln_1p() / n as f64).exp_m1()
 }
 
+/// The probability, at most, with which one more job exceeds the largest of `n` jobs, `unknown` of which may have exceeded it; true with
+/// `confidence` (0 to 1).
+///
+/// The largest p at which no more than `unknown` of `n` jobs exceed with a probability of `1 - confidence`, which is the upper limit of Clopper
+/// and Pearson (Biometrika 26, 1934), whatever decides which jobs are unknown. Of no unknown ones it is [`exceedance_at`], and where all are
+/// unknown there is no claim: 1.
+pub fn exceedance_with_unknown(n: u64, unknown: u64, confidence: f64) -> f64 {
+    if unknown == 0 || unknown >= n {
+        return if unknown >= n { 1.0 } else { exceedance_at(n, confidence) };
+    }
+    let likely = |p: f64| Binomial::new(p, n).is_ok_and(|exceeding| exceeding.cdf(unknown) > 1.0 - confidence);
+    let (mut low, mut high) = (0.0, 1.0);
+    // 60 halvings leave less than any digit of a double.
+    for _ in 0..60 {
+        let middle = (low + high) / 2.0;
+        *if likely(middle) { &mut low } else { &mut high } = middle;
+    }
+    high
+}
+
 /// At least one sample, kept in ascending order so that every quantile is a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorted(Vec<u64>);
@@ -273,6 +293,15 @@ mod tests {
         // Three heads in a row: 1 - 0.5^3 = 0.875.
         assert!((exceedance_at(3, 0.875) - 0.5).abs() < 1e-15);
         assert_eq!(exceedance_at(0, 0.95), 1.0);
+    }
+
+    #[test]
+    fn jobs_of_which_nothing_is_known_weaken_the_claim_as_clopper_and_pearson_say() {
+        // One of 10 at 95 %, one-sided: 0.3942; two of 20: 0.2826.
+        assert!((exceedance_with_unknown(10, 1, 0.95) - 0.3942).abs() < 1e-4);
+        assert!((exceedance_with_unknown(20, 2, 0.95) - 0.2826).abs() < 1e-4);
+        assert_eq!(exceedance_with_unknown(299, 0, 0.95), exceedance_at(299, 0.95));
+        assert_eq!((exceedance_with_unknown(0, 0, 0.95), exceedance_with_unknown(7, 7, 0.95)), (1.0, 1.0));
     }
 
     #[test]

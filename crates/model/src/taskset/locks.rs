@@ -7,6 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{Invalid, TIME_MAX_NS, Task};
 
 /// Locks that one task can take, at most.
@@ -22,7 +25,7 @@ pub struct Lock {
 }
 
 /// A lock of a task, by number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hold {
     /// Which lock; the same number is the same lock in all tasks of a core.
     pub lock: u32,
@@ -31,7 +34,9 @@ pub struct Hold {
 }
 
 /// The locks of a task, [`LOCKS_MAX`] at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Vec<Hold>", into = "Vec<Hold>")]
+#[schemars(with = "Vec<Hold>")]
 pub struct Holds([Hold; LOCKS_MAX]);
 
 impl Holds {
@@ -49,6 +54,25 @@ impl Holds {
     /// Whether the task takes no lock.
     pub fn is_empty(&self) -> bool {
         self.0[0].longest_ns == 0
+    }
+}
+
+impl From<Holds> for Vec<Hold> {
+    fn from(holds: Holds) -> Vec<Hold> {
+        holds.iter().collect()
+    }
+}
+
+impl TryFrom<Vec<Hold>> for Holds {
+    type Error = String;
+
+    fn try_from(list: Vec<Hold>) -> Result<Holds, String> {
+        if list.len() > LOCKS_MAX || list.iter().any(|hold| hold.longest_ns == 0) {
+            return Err(format!("a task takes at most {LOCKS_MAX} locks, each for a time above 0"));
+        }
+        let mut holds = Holds::default();
+        list.iter().for_each(|hold| holds.insert(hold.lock, hold.longest_ns));
+        Ok(holds)
     }
 }
 

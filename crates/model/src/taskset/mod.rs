@@ -35,6 +35,9 @@ pub const TIME_MAX_NS: u64 = i64::MAX as u64;
 /// here holds.
 pub const CORE_TASKS_MAX: usize = 46;
 
+/// Fields of a file that whoever reads it carries along for others, by name.
+pub type Others = BTreeMap<String, serde_json::Value>;
+
 /// Tasks that [`TaskSet::copied`] makes, at most.
 const COPIES_MAX: usize = 100_000;
 

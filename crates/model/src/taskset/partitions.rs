@@ -2,13 +2,18 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// Most partitions a cache can have here: a 64 MiB cache of 16 ways has 1024 page colors.
 pub const PARTITIONS_MAX: u32 = 1024;
 /// Words of a [`PartitionSet`].
 pub(crate) const WORDS: usize = PARTITIONS_MAX as usize / 64;
 
 /// A set of partitions, numbered from 0 here and from 1 in files, as in \[Kim2013\].
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Vec<u32>", into = "Vec<u32>")]
+#[schemars(with = "Vec<u32>")]
 pub struct PartitionSet(pub(crate) [u64; WORDS]);
 
 impl PartitionSet {
@@ -70,6 +75,25 @@ impl PartitionSet {
     /// Partitions in both.
     pub fn intersection(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
+    }
+}
+
+impl From<PartitionSet> for Vec<u32> {
+    /// The numbers in files.
+    fn from(set: PartitionSet) -> Self {
+        set.iter().map(|partition| partition + 1).collect()
+    }
+}
+
+impl TryFrom<Vec<u32>> for PartitionSet {
+    type Error = String;
+
+    fn try_from(numbers: Vec<u32>) -> Result<Self, String> {
+        let known = |number: &u32| (1..=PARTITIONS_MAX).contains(number);
+        match numbers.iter().find(|number| !known(number)) {
+            Some(number) => Err(format!("{number} is not a partition from 1 to {PARTITIONS_MAX}")),
+            None => Ok(numbers.into_iter().map(|number| number - 1).collect()),
+        }
     }
 }
 

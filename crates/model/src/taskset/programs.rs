@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::TIME_MAX_NS;
 use super::read::{Fields, Placed, ReadError, SET_FIELDS, TASK_FIELDS, Value, number, parse, wrong};
+use super::{Others, TIME_MAX_NS};
 use crate::units::{Bytes, CpuId, Ns, parse_list};
 
 /// The first word of a built-in workload's command: whoever starts it puts isochrome's own executable in its place.
@@ -87,6 +87,9 @@ pub struct Program {
     /// How its jobs are seen.
     #[serde(default, skip_serializing_if = "is_default")]
     pub jobs: Jobs,
+    /// Whether the period is only the least time between two releases, so that none can be missing. Not of a program that lines release.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sporadic: bool,
     /// Programs of one bundle share memory and stay on one CPU. [Kim2013, §4.5]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<String>,
@@ -131,8 +134,24 @@ pub fn runnable(text: &str) -> Result<Option<Runnable>, ReadError> {
     Ok(Some(Runnable { programs, fingerprint: file.text("fingerprint")? }))
 }
 
+/// A task set as its file says it: what runs, and what else there is to plan by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Declared {
+    /// The programs.
+    pub programs: Programs,
+    /// What the set says besides.
+    pub set: Others,
+    /// What it says of each task besides.
+    pub tasks: Vec<Others>,
+}
+
 /// Reads the programs of a `taskset.toml`, or of a profile. Also returns warnings about fields nobody knows.
 pub fn programs(text: &str) -> Result<(Programs, Vec<String>), ReadError> {
+    declared(text).map(|(declared, warnings)| (declared.programs, warnings))
+}
+
+/// Reads all that a `taskset.toml` or a profile says. Also returns warnings about fields nobody knows.
+pub fn declared(text: &str) -> Result<(Declared, Vec<String>), ReadError> {
     let root = parse(text)?;
     let file = Fields::of(String::new(), &root)?;
     let mut warnings = Vec::new();
@@ -152,7 +171,7 @@ pub fn programs(text: &str) -> Result<(Programs, Vec<String>), ReadError> {
             ("none", Partitioning::None),
         ],
     )?;
-    let mut tasks = Vec::new();
+    let (mut tasks, mut others) = (Vec::new(), Vec::new());
     let mut names = BTreeSet::new();
     for (index, placed) in file.list("tasks", "one [[tasks]] for every program")?.iter().enumerate() {
         let fields = Fields::of(format!("tasks[{index}]"), placed)?;
@@ -162,7 +181,9 @@ pub fn programs(text: &str) -> Result<(Programs, Vec<String>), ReadError> {
             return Err(fields.wrong("name", format!("`{}` is taken already", program.name)));
         }
         tasks.push(program);
+        others.push(fields.others(TASK_FIELDS));
     }
+    let memory = file.memory()?;
     let programs = Programs { cpus, level, method, tasks };
     let periodic = programs.periodic().count();
     if periodic == 0 {
@@ -176,7 +197,9 @@ pub fn programs(text: &str) -> Result<(Programs, Vec<String>), ReadError> {
             return Err(fields.wrong("priority", hint));
         }
     }
-    Ok((programs, warnings))
+    let mut set = file.others(SET_FIELDS);
+    set.extend(memory.map(|memory| ("memory_bytes".to_owned(), memory.0.into())));
+    Ok((Declared { programs, set, tasks: others }, warnings))
 }
 
 /// `cpus = "0-1"`, or a list of numbers.
@@ -216,7 +239,8 @@ fn program(fields: &Fields, cpus: &[CpuId]) -> Result<Program, ReadError> {
     let (command, built_in) = command(fields)?;
     let best_effort = fields.flag("best_effort")?;
     if best_effort {
-        let of_periodic = ["period", "period_ns", "deadline", "deadline_ns", "priority", "budget", "budget_ns", "jobs"];
+        let of_periodic =
+            ["period", "period_ns", "deadline", "deadline_ns", "priority", "budget", "budget_ns", "jobs", "sporadic"];
         if let Some(name) = of_periodic.into_iter().find(|name| fields.get(name).is_some()) {
             return Err(fields.wrong(name, "is of no use to a program that runs as best it can (best_effort)"));
         }
@@ -261,6 +285,10 @@ fn program(fields: &Fields, cpus: &[CpuId]) -> Result<Program, ReadError> {
         _ if built_in && fields.get("jobs").is_none() => Jobs::Line,
         jobs => jobs,
     };
+    let sporadic = fields.flag("sporadic")?;
+    if sporadic && jobs == Jobs::Line {
+        return Err(fields.wrong("sporadic", "is of no use to a program whose jobs are lines, one every period"));
+    }
     Ok(Program {
         name,
         command,
@@ -271,6 +299,7 @@ fn program(fields: &Fields, cpus: &[CpuId]) -> Result<Program, ReadError> {
         cpu,
         budget,
         jobs,
+        sporadic,
         bundle: fields.text("bundle")?,
         best_effort,
     })
@@ -407,6 +436,10 @@ best_effort = true
             "line 24, column 10: tasks[2].period: is of no use",
         );
         begins(
+            wrong("period_ns = 200_000", "period_ns = 200_000\nsporadic = true"),
+            "line 19, column 12: tasks[1].sporadic: is of no use to a program whose jobs are lines",
+        );
+        begins(
             wrong("cpu = 1", "priority = 3"),
             "line 15, column 1: tasks[1].priority: missing, while other tasks have one",
         );
@@ -415,6 +448,9 @@ best_effort = true
 
     #[test]
     fn what_was_read_reads_back() {
+        let (set, warnings) = programs(&SET.replace("cpu = 1", "cpu = 1\nsporadic = true")).unwrap();
+        assert!(warnings.is_empty() && set.tasks[0].sporadic && !set.tasks[1].sporadic, "{warnings:?}");
+        assert_eq!(serde_json::from_str::<Programs>(&serde_json::to_string(&set).unwrap()).unwrap(), set);
         let (set, _) = programs(SET).unwrap();
         let (again, warnings) = programs(&serde_json::to_string(&set).unwrap()).unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");

@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use isochrome_model::running::{Failure, JobRecord, Overhead, Placement, Setting, Violation};
+use isochrome_model::running::{BlockPlacement, Failure, JobRecord, Overhead, Placement, Releases, Setting, Violation};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 
 use self::session::Session;
@@ -86,8 +86,10 @@ pub struct Hooks<'a> {
 /// What came of it.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Where the memory of each program lay at the end, in the order of the programs.
-    pub placements: Vec<Option<Placement>>,
+    /// Where the memory of each program lay, block by block, in the order of the programs.
+    pub placements: Vec<Vec<BlockPlacement>>,
+    /// What became of the releases of each program.
+    pub releases: Vec<Releases>,
     /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
     /// What went wrong with programs.
@@ -134,13 +136,15 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
     let locked = session.lock(&whole);
     let threads = session.schedule(&mut events)?;
 
-    let (mut duration, mut placements) = (Ns(0), vec![None; request.programs.len()]);
+    let mut duration = Ns(0);
     let before = ticks();
     if !session.stop {
         session.begin = Ns(monotonic().0 + HEAD_START.0);
         (duration, message_driven) = session.watch(&mut events, &cpus, &threads, message_driven)?;
-        placements = session.placements();
     }
+    let begins = session.begins.take().unwrap_or_else(|| vec![None; request.programs.len()]);
+    let ends = begins.into_iter().zip(session.placements());
+    let placements = ends.map(|(begin, end)| vec![BlockPlacement { begin, end }]).collect();
     // They end with their input.
     drop(message_driven);
     session.end();
@@ -153,10 +157,11 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
     let (memory, interrupted) = (session.memory(), interrupt::interrupted());
     drop(events);
     let (settings, trouble) = settings.restore(shield, request.alone, locked);
-    let Session { violations, failures, mut notes, unrecorded, overhead, .. } = session;
+    let Session { violations, failures, mut notes, unrecorded, overhead, releases, .. } = session;
     notes.extend(trouble);
     Ok(Outcome {
         placements,
+        releases,
         violations,
         failures,
         overhead,

@@ -5,13 +5,16 @@ use std::io;
 use std::process::Child;
 use std::time::Duration;
 
-use isochrome_model::running::{Failure, Overhead, Placement, Violation};
+use isochrome_model::running::{
+    Failure, Overhead, Placement, ReleaseClock, ReleasePattern, Releases, Requirement, Violation,
+};
 use isochrome_model::units::{Bytes, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::{Hooks, Request};
 use crate::process::Pid;
 use crate::run::marks::MarkReader;
+use crate::run::planned::Planned;
 use crate::sys::clock::monotonic;
 use crate::sys::launch;
 
@@ -55,11 +58,20 @@ pub(super) struct Session<'a, 'h> {
     pub(super) stop: bool,
     pub(super) unrecorded: Option<io::Error>,
     pub(super) overhead: Overhead,
+    /// By program.
+    pub(super) releases: Vec<Releases>,
+    /// By program, of those that wake themselves.
+    pub(super) clocks: Vec<ReleaseClock>,
+    /// Where the memory of each program lay once the first jobs were released; `None` before that.
+    pub(super) begins: Option<Vec<Option<Placement>>>,
 }
 
 impl<'a, 'h> Session<'a, 'h> {
     /// One that has begun nothing yet.
     pub(super) fn new(request: &'a Request<'a>, hooks: &'a mut Hooks<'h>) -> Session<'a, 'h> {
+        let pattern = |planned: &Planned| -> ReleasePattern {
+            planned.requirement.as_ref().map(Requirement::release_pattern).unwrap_or_default()
+        };
         Session {
             request,
             hooks,
@@ -73,6 +85,9 @@ impl<'a, 'h> Session<'a, 'h> {
             stop: false,
             unrecorded: None,
             overhead: Overhead::default(),
+            releases: vec![Releases::default(); request.programs.len()],
+            clocks: request.programs.iter().map(|planned| ReleaseClock::new(pattern(planned))).collect(),
+            begins: None,
         }
     }
 

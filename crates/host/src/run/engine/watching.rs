@@ -42,6 +42,13 @@ fn patience(requirement: &Requirement) -> u64 {
     4 * requirement.period.0 + OVERDUE.0
 }
 
+/// Has the jobs of `task` watched, which are those of `thread`.
+fn follow(watch: &mut JobTracker, task: usize, planned: &Planned, thread: i32) {
+    // The programs of a CPU are in the order of their priorities. By deadlines any job can delay any other.
+    let rank = if planned.scheduling.is_some_and(|it| it.is_deadline()) { 0 } else { task };
+    watch.follow(task, thread, planned.program.jobs, planned.cpu, rank);
+}
+
 /// Says to the releasing thread that it is over, also when a panic unwinds.
 struct Over<'a>(&'a AtomicBool);
 
@@ -62,9 +69,9 @@ impl Session<'_, '_> {
     ) -> Result<(Ns, Vec<MessageDriven>), RunError> {
         let hypervisor = Sysfs::system().is_virtual();
         let mut watch = JobTracker::new(self.started.len(), cpus, self.begin, events.are_counted(), hypervisor);
-        for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
-            if let Some(thread) = threads[task].filter(|_| !self.started[task].gone) {
-                watch.follow(task, thread, program.jobs, *cpu);
+        for (task, thread) in threads.iter().enumerate() {
+            if let Some(thread) = thread.filter(|_| !self.started[task].gone) {
+                follow(&mut watch, task, &self.request.programs[task], thread);
             }
         }
         let (over, (tell, said)) = (AtomicBool::new(false), mpsc::channel());
@@ -75,7 +82,7 @@ impl Session<'_, '_> {
         };
         let elsewhere = crate::machine::setting::allowed_cpus()?.into_iter().find(|cpu| !cpus.contains(cpu));
         let cpu_before = cpu_time(ClockId::ProcessCPUTime);
-        let (result, (message_driven, releases)) = std::thread::scope(|scope| {
+        let (until, (message_driven, releases)) = std::thread::scope(|scope| {
             let over = Over(&over);
             let releasing = (!message_driven.is_empty()).then(|| {
                 let over = over.0;
@@ -84,26 +91,36 @@ impl Session<'_, '_> {
                     (message_driven, Ns(cpu_time(ClockId::ThreadCPUTime)))
                 })
             });
-            let result = self.batches(events, &mut watch, &said);
+            let until = self.batches(events, &mut watch, &said);
             drop(over);
             // A panic there has been reported, and leaves no programs.
-            (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
+            (until, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
         self.overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
         self.overhead.release_cpu = releases;
         self.overhead.elapsed = self.since_begin();
         let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
         self.overhead.lost = events.lost() + marks.map(MarkReader::lost).sum::<u64>();
-        result?;
-        Ok((self.since_begin().min(self.request.length), message_driven))
+        let until = until?;
+        let duration = Ns(until.0.saturating_sub(self.begin.0)).min(self.request.length);
+        for message in said.try_iter() {
+            self.hear_after(message, Ns(self.begin.0 + duration.0));
+        }
+        for task in 0..self.started.len() {
+            if self.wakes_itself(task) && !self.started[task].gone {
+                self.clocks[task].end(duration, &mut self.releases[task]);
+            }
+        }
+        Ok((duration, message_driven))
     }
 
+    /// Takes note of events until it is over. Returns until when all of them are noted.
     fn batches(
         &mut self,
         events: &mut JobEvents,
         watch: &mut JobTracker,
         said: &mpsc::Receiver<ReleaseMessage>,
-    ) -> Result<(), RunError> {
+    ) -> Result<Ns, RunError> {
         let (mut observations, mut jobs) = (Vec::<Observation>::new(), Vec::new());
         let mut horizon = Ns(0);
         let mut looked = Ns(0);
@@ -141,6 +158,8 @@ impl Session<'_, '_> {
             }
             // All that happened before this is noted.
             let known = std::mem::replace(&mut horizon, now);
+            let pending: Vec<_> =
+                (0..self.started.len()).map(|task| self.pending(task, watch).filter(|_| last)).collect();
             if last {
                 self.unfinished(now, watch);
                 watch.lose();
@@ -149,9 +168,17 @@ impl Session<'_, '_> {
             for job in jobs.drain(..) {
                 self.complete(&job, watch);
             }
+            if self.begins.is_none() && now >= self.begin {
+                self.begins = Some(self.placements());
+            }
             if last {
+                for (task, pending) in pending.into_iter().enumerate() {
+                    let Some((release, _)) = pending else { continue };
+                    self.releases[task].unfinished += 1;
+                    self.woke(task, Ns(release.0 - self.begin.0));
+                }
                 self.look_for_ends();
-                return Ok(());
+                return Ok(now);
             }
             self.overdue(known, watch);
             self.look_for_ends();
@@ -176,15 +203,19 @@ impl Session<'_, '_> {
                     let late = &mut self.overhead.release_late_max;
                     *late = (*late).max(Ns(at.0.saturating_sub(due.0)));
                 }
+                self.releases[task].seen += u64::from(release.0 < self.begin.0 + self.request.length.0);
                 observations.push(Observation { at, what: Observed::Released(task, release) });
                 if written.0 - at.0 > LATE_MAX.0 {
                     observations.push(Observation { at: written, what: Observed::HeldUp(task, at) });
                 }
             }
-            ReleaseMessage::Skipped { due, at } => {
+            ReleaseMessage::Skipped { task, due, at } => {
+                self.releases[task].skipped += u64::from(due.0 < self.begin.0 + self.request.length.0);
                 self.overhead.releases_skipped += 1;
                 self.overhead.held_up_max = self.overhead.held_up_max.max(Ns(at.0 - due.0));
             }
+            // That comes when it is over.
+            ReleaseMessage::Unwritten { .. } => {}
             ReleaseMessage::Answered { task, at } => {
                 observations.push(Observation { at, what: Observed::Answered(task) })
             }
@@ -192,6 +223,24 @@ impl Session<'_, '_> {
                 self.look_for_ends();
                 self.give_up(task, without_hint(&error));
             }
+        }
+    }
+
+    /// Accounts for releases before `until` that are reported after the last events were noted.
+    fn hear_after(&mut self, said: ReleaseMessage, until: Ns) {
+        match said {
+            ReleaseMessage::Released { task, due, at, waited, .. } => {
+                let release = if waited { due } else { at };
+                let counts = release < until;
+                self.releases[task].seen += u64::from(counts);
+                self.releases[task].unfinished += u64::from(counts);
+            }
+            ReleaseMessage::Skipped { task, due, .. } => {
+                self.releases[task].skipped += u64::from(due < until);
+                self.overhead.releases_skipped += u64::from(due < until);
+            }
+            ReleaseMessage::Unwritten { task, due } => self.releases[task].unwritten += u64::from(due < until),
+            ReleaseMessage::Answered { .. } | ReleaseMessage::Failed { .. } => {}
         }
     }
 
@@ -203,7 +252,7 @@ impl Session<'_, '_> {
             for Mark { at, thread, edge } in marks.drain(..) {
                 // Which thread does the jobs, its marks tell.
                 if watch.thread(task) != Some(thread as i32) {
-                    watch.follow(task, thread as i32, Jobs::Marks, self.request.programs[task].cpu);
+                    follow(watch, task, &self.request.programs[task], thread as i32);
                 }
                 let what = if edge == Edge::Begin { Observed::Begins(task) } else { Observed::Ends(task) };
                 observations.push(Observation { at, what });
@@ -217,12 +266,26 @@ impl Session<'_, '_> {
         }
         let Some(requirement) = &self.request.programs[job.task].requirement else { return };
         let limits = requirement.violated_by(job.response(), job.execution);
+        self.woke(job.task, job.release);
         if let Err(error) = (self.hooks.record)(job) {
             self.unrecorded.get_or_insert(error);
             self.stop = true;
         }
         if !limits.is_empty() && self.reported.get(&job.task) != Some(&job.instance) {
             self.violated(job, limits, watch);
+        }
+    }
+
+    /// Whether `task` has jobs and nobody else releases them.
+    fn wakes_itself(&self, task: usize) -> bool {
+        let planned = &self.request.programs[task];
+        planned.requirement.is_some() && planned.program.jobs != Jobs::Line
+    }
+
+    /// Counts a release of `task`, in the order of the releases, if it wakes itself. Those by lines are counted when they are written.
+    fn woke(&mut self, task: usize, release: Ns) {
+        if self.wakes_itself(task) {
+            self.clocks[task].count(release, &mut self.releases[task]);
         }
     }
 

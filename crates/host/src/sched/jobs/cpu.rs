@@ -3,7 +3,8 @@
 //! *Steal time* follows from what the kernel accounts. The time accounted to a thread leaves out what the hypervisor withheld
 //! (CONFIG_PARAVIRT_TIME_ACCOUNTING), so the steal time of a thread is the time it had the CPU, from switch-in to switch-out, less the time
 //! accounted to it. The kernel accounts nothing to an idle CPU: there the steal time is how long a released job waits for the CPU to begin.
-//! A job's steal time is all the hypervisor took since the CPU was last idle, because the backlog from then delays this job too.
+//! A job's steal time is all the hypervisor took since the CPU last had no job of its task's priority or a higher one, because the backlog from
+//! then delays this job too.
 
 use std::collections::VecDeque;
 
@@ -43,8 +44,6 @@ pub(super) struct Cpu {
     /// Accounted to who has it since then; `None` where nothing was.
     pub(super) accounted: Option<Ns>,
     pub(super) known: bool,
-    /// When the first of the jobs was released since which it has always had one.
-    pub(super) busy_since: Ns,
     pub(super) steals: VecDeque<Steal>,
     pub(super) stretches: VecDeque<(Ns, Ns, i32, ThreadName)>,
 }

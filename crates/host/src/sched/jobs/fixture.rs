@@ -21,8 +21,8 @@ impl Fixture {
 
     pub(super) fn of(jobs: Jobs, counted: bool) -> Fixture {
         let mut watch = JobTracker::new(2, &[CPU], Ns(1000), counted, true);
-        watch.follow(0, 11, jobs, CPU);
-        watch.follow(1, 22, Jobs::Wakeup, CPU);
+        watch.follow(0, 11, jobs, CPU, 0);
+        watch.follow(1, 22, Jobs::Wakeup, CPU, 1);
         Fixture(watch)
     }
 

@@ -91,13 +91,15 @@ impl JobTracker {
         self.cpus.get(id.0 as usize)?.as_ref()
     }
 
-    /// Jobs of `task` are those of `thread`, which runs on `cpu` only.
-    pub fn follow(&mut self, task: usize, thread: i32, jobs: Jobs, cpu: CpuId) {
+    /// Jobs of `task` are those of `thread`, which runs on `cpu` only. `rank`: its index among the priorities of that CPU, the highest first;
+    /// the same for all where any job can delay any other.
+    pub fn follow(&mut self, task: usize, thread: i32, jobs: Jobs, cpu: CpuId, rank: usize) {
         let next = self.watched[task].as_ref().map_or(0, |before| before.next);
         self.forget(task);
         self.by_thread.push((thread, task));
         self.by_thread.sort_unstable();
-        self.watched[task] = Some(Watched::new(thread, jobs, cpu, next));
+        let busy = self.busy_at(cpu, rank);
+        self.watched[task] = Some(Watched { busy, ..Watched::new(thread, jobs, (cpu, rank), next) });
     }
 
     /// The thread that does the jobs of `task`.

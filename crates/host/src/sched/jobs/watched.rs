@@ -1,11 +1,15 @@
 //! A task that is watched: what its thread does, and the jobs that follow from it.
 
-use isochrome_model::running::{JobRecord, STEAL_DELAY_FACTOR};
+use isochrome_model::running::JobRecord;
 use isochrome_model::taskset::programs::Jobs;
 use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::SwitchOut;
 
 use super::JobTracker;
+use super::cpu::Steal;
+
+/// Interrupts that have waited for a CPU take no longer than this, in ns, or than they have waited.
+const INTERRUPTS_MAX: u64 = 100_000;
 
 /// A job that is not complete.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +23,8 @@ pub(super) struct Open {
     /// For how long it is not known whether its line was written.
     pub(super) held_up: u64,
     pub(super) execution: u64,
+    /// Left out of it as steal time.
+    pub(super) deducted: u64,
     pub(super) preemptions: u32,
     pub(super) misses: Option<u64>,
 }
@@ -32,11 +38,24 @@ pub(super) enum State {
     Running,
 }
 
+/// A busy period of a CPU at some rank: the time in which it always has a job of that rank or a smaller one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BusyPeriod {
+    /// When it began.
+    pub(super) since: Ns,
+    /// What all tasks that can execute in it have loaded into the cache is still there, unless the hypervisor took the CPU after this.
+    pub(super) warm_since: Ns,
+}
+
 /// A task, and what is known of the thread that does its jobs.
 pub(super) struct Watched {
     pub(super) thread: i32,
     pub(super) jobs: Jobs,
     pub(super) cpu: CpuId,
+    /// Its jobs are delayed by those of no larger rank.
+    pub(super) rank: usize,
+    /// The last busy period of its CPU at this rank that is known to have begun; `None` before the first.
+    pub(super) busy: Option<BusyPeriod>,
     pub(super) state: State,
     /// Since when its time on the CPU has not been added yet.
     pub(super) running_since: Ns,
@@ -52,17 +71,21 @@ pub(super) struct Watched {
     /// Counted while it had the CPU that it leaves now.
     pub(super) missed: Option<u64>,
     pub(super) next: u64,
+    /// When the last job that is complete first had the CPU; 0 before that.
+    pub(super) begun: Ns,
     /// When its last job was complete.
     pub(super) completed: Ns,
 }
 
 impl Watched {
     /// Jobs are those of `thread`, which runs on `cpu` only; the first is number `next`.
-    pub(super) fn new(thread: i32, jobs: Jobs, cpu: CpuId, next: u64) -> Watched {
+    pub(super) fn new(thread: i32, jobs: Jobs, (cpu, rank): (CpuId, usize), next: u64) -> Watched {
         Watched {
             thread,
             jobs,
             cpu,
+            rank,
+            busy: None,
             state: State::Unknown,
             running_since: Ns(0),
             woken: Ns(0),
@@ -73,6 +96,7 @@ impl Watched {
             held: None,
             missed: None,
             next,
+            begun: Ns(0),
             completed: Ns(0),
         }
     }
@@ -110,7 +134,7 @@ impl JobTracker {
         if running {
             watched.running_since = at;
         }
-        let (cpu, waited) = (watched.cpu, release < watched.completed);
+        let (cpu, rank, waited) = (watched.cpu, watched.rank, release < watched.completed);
         // Of two jobs in one turn on the CPU neither's misses are known.
         let apart = watched.held.is_none();
         self.done.extend(watched.held.take().map(unknown));
@@ -121,16 +145,46 @@ impl JobTracker {
             answered: None,
             held_up: 0,
             execution: 0,
+            deducted: 0,
             preemptions: 0,
             misses: (self.counted && apart).then_some(0),
         });
-        let others = self.watched.iter().flatten().filter(|other| other.cpu == cpu && other.open.is_some());
-        if let Some(cpu) = self.cpus.get_mut(cpu.0 as usize).and_then(Option::as_mut)
-            && others.count() == 1
-            && !waited
-        {
-            cpu.busy_since = release;
+        if !waited {
+            self.begin_busy_periods(cpu, rank, release);
         }
+    }
+
+    /// The busy periods on `cpu` begin that the job of this rank, just opened, is the only one of. It was released at `release`.
+    fn begin_busy_periods(&mut self, cpu: CpuId, rank: usize, release: Ns) {
+        for at in 0..self.watched.len() {
+            let delayed = self.watched[at].as_ref().filter(|watched| watched.cpu == cpu && watched.rank >= rank);
+            let Some(of) = delayed.map(|watched| watched.rank) else { continue };
+            if self.delaying(cpu, of).count() > 1 {
+                continue;
+            }
+            let busy = Some(BusyPeriod { since: release, warm_since: self.warm_since(cpu, of) });
+            self.watched[at].iter_mut().for_each(|watched| watched.busy = busy);
+        }
+    }
+
+    /// The tasks that have a job on `cpu` which delays jobs of this rank.
+    fn delaying(&self, cpu: CpuId, rank: usize) -> impl Iterator<Item = &Watched> {
+        let delays = move |it: &&Watched| it.cpu == cpu && it.rank <= rank && it.open.is_some();
+        self.watched.iter().flatten().filter(delays)
+    }
+
+    /// When the last jobs had begun of all tasks that can execute in a busy period at this rank which begins now: those of this rank and above it,
+    /// and those below that have a job, which can block them.
+    fn warm_since(&self, cpu: CpuId, rank: usize) -> Ns {
+        let executing = |it: &&Watched| it.cpu == cpu && (it.rank <= rank || it.open.is_some());
+        self.watched.iter().flatten().filter(executing).map(|watched| watched.begun).min().unwrap_or_default()
+    }
+
+    /// The busy period that `cpu` is in at this rank, where that is not the one of a task that was watched before: it began no later than those of
+    /// the tasks that have a job. `None` where none of them has.
+    pub(super) fn busy_at(&self, cpu: CpuId, rank: usize) -> Option<BusyPeriod> {
+        let since = self.delaying(cpu, rank).filter_map(|watched| Some(watched.busy?.since)).min()?;
+        Some(BusyPeriod { since, warm_since: Ns(0) })
     }
 
     /// The job of `task` is complete.
@@ -144,13 +198,25 @@ impl JobTracker {
         if open.release < self.begin {
             return;
         }
-        let steal_time = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref).map_or(0, |cpu| {
-            let since = cpu.busy_since.min(open.release);
-            let during = cpu.steals.iter().rev().take_while(|steal| steal.to > since);
-            // What is older has been made up for.
-            let during = during.filter(|steal| steal.to.0 + STEAL_DELAY_FACTOR * steal.time.0 > open.release.0);
-            during.filter(|steal| steal.from < at).map(|steal| steal.time.0).sum()
-        });
+        let busy = watched.busy.unwrap_or(BusyPeriod { since: open.release, warm_since: watched.begun });
+        let since = busy.since.min(open.release);
+        let cpu = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref);
+        let after = |at: Ns| {
+            cpu.into_iter().flat_map(move |cpu| cpu.steals.iter().rev().take_while(move |steal| steal.to > at))
+        };
+        let is_cold = after(busy.warm_since).any(|steal| steal.to <= since);
+        // Of what was taken around the beginning, at most so much was taken since.
+        let taken = |steal: &Steal| steal.time.0.min(steal.to.0 - since.max(steal.from).0);
+        let (steal_time, steals) =
+            after(since).filter(|steal| steal.from < at).fold((0, 0), |(time, n), steal| (time + taken(steal), n + 1));
+        let mut before = 0;
+        for steal in cpu.into_iter().flat_map(|cpu| cpu.steals.iter().rev()).filter(|steal| steal.from < since) {
+            let part = steal.time.0.min(since.0 - steal.from.0);
+            if since.0.saturating_sub(steal.to.0) > before + part + INTERRUPTS_MAX {
+                break;
+            }
+            before += part;
+        }
         let start = open.start.unwrap_or(at);
         let job = JobRecord {
             task,
@@ -160,10 +226,14 @@ impl JobTracker {
             completion: Ns(at.0.saturating_sub(self.begin.0)),
             execution: Ns(open.execution),
             steal_time: Ns(steal_time + open.held_up),
+            steals: steals + u32::from(is_cold),
+            steal_before: Ns(before),
+            busy: Ns(open.release.0 - since.0),
+            deducted: Ns(open.deducted),
             misses: open.misses,
             preemptions: open.preemptions,
         };
-        (watched.next, watched.completed) = (watched.next + 1, at);
+        (watched.next, watched.begun, watched.completed) = (watched.next + 1, start, at);
         if self.counted && watched.state == State::Running {
             watched.held = Some(job);
         } else {
@@ -191,6 +261,7 @@ impl JobTracker {
         let Some(watched) = &mut self.watched[task] else { return };
         if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {
             open.execution += at.0.saturating_sub(watched.running_since.0).saturating_sub(steal_time.0);
+            open.deducted += steal_time.0;
             open.preemptions += u32::from(reason == SwitchOut::Preempted);
         }
         let missed = watched.missed.take();
@@ -222,7 +293,7 @@ mod tests {
     use SwitchOut::{Asleep, Blocked, Preempted};
 
     use super::super::Observed;
-    use super::super::fixture::Fixture;
+    use super::super::fixture::{CPU, Fixture};
     use super::*;
     use crate::sched::EventKind;
 
@@ -324,6 +395,53 @@ mod tests {
             .fact(2200, Observed::Begins(0))
             .fact(2300, Observed::Ends(0));
         assert_eq!(fixture.jobs(), [(0, 0, 1000, 1020, 1100, 80, 0), (0, 1, 1200, 1200, 1300, 100, 0)]);
+    }
+
+    #[test]
+    fn steal_time_before_its_release_counts_for_a_job_only_where_its_own_priority_was_busy() {
+        let mut fixture = Fixture::new(Jobs::Wakeup);
+        fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
+        // 22, the lower, has the CPU from 2000 to 102 000, of which 60 000 are withheld; 11 comes after that, preempts, and has no steal time.
+        fixture.wake(2000, 22).switch(2000, 0, Preempted, 22);
+        fixture.event(102_000, EventKind::Runtime { thread: 22, time: Ns(40_000) }).wake(102_000, 11);
+        fixture.switch(102_000, 22, Preempted, 11);
+        fixture.event(112_000, EventKind::Runtime { thread: 11, time: Ns(10_000) }).switch(112_000, 11, Asleep, 22);
+        fixture.event(122_000, EventKind::Runtime { thread: 22, time: Ns(10_000) }).switch(122_000, 22, Asleep, 0);
+        let mut jobs = Vec::new();
+        fixture.0.take(&mut jobs);
+        let rows: Vec<_> = jobs.iter().map(|job| (job.task, job.steal_time.0, job.steals)).collect();
+        // Except that what its last job left in the cache may be displaced.
+        assert_eq!(rows, [(0, 0, 1), (1, 60_000, 1)]);
+    }
+
+    #[test]
+    fn a_task_that_is_followed_anew_has_the_steal_time_of_the_busy_period_that_it_comes_into() {
+        let mut fixture = Fixture::new(Jobs::Wakeup);
+        fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
+        let stolen = |fixture: &mut Fixture, at: u64, thread: i32| {
+            fixture.wake(at, thread).switch(at, 0, Preempted, thread);
+            fixture.event(at + 100_000, EventKind::Runtime { thread, time: Ns(40_000) });
+        };
+        let steal_times = |fixture: &mut Fixture| {
+            let mut jobs = Vec::new();
+            fixture.0.take(&mut jobs);
+            jobs.iter().map(|job| (job.task, job.steal_time.0, job.busy.0)).collect::<Vec<_>>()
+        };
+        stolen(&mut fixture, 10_000, 22);
+        fixture.switch(110_000, 22, Asleep, 0);
+        assert_eq!(steal_times(&mut fixture), [(1, 60_000, 0)]);
+        // The steal time of a busy period that is over does not count for the first job of the next one.
+        fixture.0.follow(1, 33, Jobs::Wakeup, CPU, 1);
+        fixture.switch(111_000, 0, Preempted, 33).switch(112_000, 33, Asleep, 0);
+        fixture.wake(200_000, 33).switch(200_000, 0, Preempted, 33).switch(210_000, 33, Asleep, 0);
+        assert_eq!(steal_times(&mut fixture), [(1, 0, 0)]);
+        // That of the higher task is, which has a job when it is followed.
+        stolen(&mut fixture, 300_000, 11);
+        fixture.0.follow(1, 44, Jobs::Wakeup, CPU, 1);
+        fixture.switch(400_000, 11, Preempted, 44).switch(401_000, 44, Asleep, 11).wake(402_000, 44);
+        fixture.event(403_000, EventKind::Runtime { thread: 11, time: Ns(2000) }).switch(403_000, 11, Asleep, 44);
+        fixture.event(404_000, EventKind::Runtime { thread: 44, time: Ns(1000) }).switch(404_000, 44, Asleep, 0);
+        assert_eq!(steal_times(&mut fixture), [(0, 60_000, 0), (1, 60_000, 102_000)]);
     }
 
     #[test]

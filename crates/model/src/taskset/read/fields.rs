@@ -1,9 +1,12 @@
 //! Fields of a table, each read as what it must be, and the names of all that a set and a task may have.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::values::{Placed, Spot, Value};
 use super::{Invalid, ReadError};
+use crate::taskset::Others;
 use crate::units::{Bytes, Ns, ParseError};
 
 /// A table being read: knows where it is, and which of its fields nobody asked for.
@@ -11,12 +14,14 @@ pub(in crate::taskset) struct Fields<'a> {
     pub(super) place: String,
     pub(super) at: Spot,
     fields: &'a [(String, Placed)],
+    /// Indices of the fields that were asked for.
+    asked: RefCell<BTreeSet<usize>>,
 }
 
 impl<'a> Fields<'a> {
     pub(in crate::taskset) fn of(place: String, placed: &'a Placed) -> Result<Self, ReadError> {
         match &placed.value {
-            Value::Table(fields) => Ok(Self { place, at: placed.at, fields }),
+            Value::Table(fields) => Ok(Self { place, at: placed.at, fields, asked: RefCell::default() }),
             other => Err(wrong(placed.at, place, format!("must be a table of named fields, this is {}", other.kind()))),
         }
     }
@@ -26,7 +31,17 @@ impl<'a> Fields<'a> {
     }
 
     pub(in crate::taskset) fn get(&self, name: &str) -> Option<&'a Placed> {
-        self.fields.iter().find(|(field, _)| field == name).map(|(_, placed)| placed)
+        let index = self.fields.iter().position(|(field, _)| field == name)?;
+        self.asked.borrow_mut().insert(index);
+        Some(&self.fields[index].1)
+    }
+
+    /// The fields that are known by one of these names and that nobody asked for.
+    pub(in crate::taskset) fn others(&self, known: &[&str]) -> Others {
+        let asked = self.asked.borrow();
+        let fields = self.fields.iter().enumerate();
+        let others = fields.filter(|(index, (name, _))| !asked.contains(index) && known.contains(&name.as_str()));
+        others.map(|(_, (name, placed))| (name.clone(), placed.value.to_json())).collect()
     }
 
     pub(in crate::taskset) fn missing(&self, name: &str, hint: &str) -> ReadError {
@@ -215,5 +230,6 @@ pub(in crate::taskset) const TASK_FIELDS: &[&str] = &[
     "budget",
     "budget_ns",
     "jobs",
+    "sporadic",
     "best_effort",
 ];

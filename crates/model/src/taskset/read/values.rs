@@ -49,6 +49,19 @@ impl Value {
             Self::Other => "neither text, number, list nor table",
         }
     }
+
+    /// The same value, without where it is.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Table(fields) => fields.iter().map(|(name, field)| (name.clone(), field.value.to_json())).collect(),
+            Self::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            // A number that JSON does not know is kept as the text that it is, and refused by whoever reads it.
+            Self::Number(text) => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
+            Self::Text(text) => text.as_str().into(),
+            Self::Flag(flag) => (*flag).into(),
+            Self::Other => serde_json::Value::Null,
+        }
+    }
 }
 
 pub(in crate::taskset) fn parse(text: &str) -> Result<Placed, ReadError> {
