@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
+use isochrome_model::costs::Costs;
 use isochrome_model::plan::allocation::{Analyzed, Core, NoPriorities, audsley_order, schedule};
 use isochrome_model::plan::{self, Progress, Request};
 use isochrome_model::taskset::TaskSet;
@@ -99,7 +100,8 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
     let checks_memory = overrides.memory.is_some();
     overrides.memory_default = Some(Bytes(1 << 60));
     overrides.cores_default = Some(4096);
-    let set = of_text(&options.file, &files::read(&options.file.tasks)?, overrides)?;
+    let text = files::read(&options.file.tasks)?;
+    let set = of_text(&options.file, &text, overrides)?;
     let checks_memory = checks_memory || set.platform().memory != Bytes(1 << 60);
     let (allocated, warnings) = allocation(&files::read(&options.allocation)?, &set)
         .with_context(|| options.allocation.display().to_string())?;
@@ -125,7 +127,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
     }
     files::write_if(&options.svg, || schedule(&set, &cores, analysis))?;
     files::show(options.json, &files::versioned(ANALYSIS_SCHEMA, &analyzed), || {
-        plan::analysis_text(&set, &cores, &analyzed)
+        plan::analysis_text(&set, &cores, &analyzed) + &plan::charged(Costs::stated(&text).as_ref())
     })?;
     Ok(if analyzed.schedulable { Verdict::Holds } else { Verdict::Violated })
 }

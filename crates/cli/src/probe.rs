@@ -8,6 +8,7 @@ use anyhow::Result;
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::machine::sysfs::Note;
 use isochrome_host::probe::{ProbeRequest, probe};
+use isochrome_model::costs::Costs;
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, SCHEMA, Source};
 use isochrome_model::units::{CpuId, format_list};
 use isochrome_report::retention_sentence;
@@ -91,7 +92,13 @@ fn text(machine: &Machine, notes: &[Note]) -> String {
     if let Some(load) = machine.memory_load_ns {
         let _ = writeln!(text, "memory: load {:.1} ns{}", load.value, sign(load));
     }
+    text.push_str(&machine.costs.as_ref().map(costs_text).unwrap_or_default());
     text + &notes_text(notes)
+}
+
+/// Formats the costs that the analysis charges: assumptions, and how they were found.
+pub fn costs_text(costs: &Costs) -> String {
+    format!("costs that the analysis charges, measured on CPU {} for level {}:\n{costs}", costs.cpu.0, costs.level)
 }
 
 fn text_of(level: &CacheLevel, machine: &Machine) -> String {

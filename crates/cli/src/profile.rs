@@ -19,6 +19,7 @@ use isochrome_host::run::profiling::profiling_run;
 use isochrome_host::run::shielding;
 use isochrome_host::runtime;
 use isochrome_host::sched::slices::proved_events;
+use isochrome_model::costs::Costs;
 use isochrome_model::machine::{CacheLevel, Machine, Refill};
 use isochrome_model::profile::{CONFIDENCE, Profile, ProfilingRun, Request, SCHEMA};
 use isochrome_model::stats::exceedance_at;
@@ -30,7 +31,7 @@ use isochrome_report::figure;
 use crate::args::{Place, ProfileOptions};
 use crate::coloring::{self, available};
 use crate::context::{Context, progress, seed};
-use crate::probe::{notes_text, saved};
+use crate::probe::{costs_text, notes_text, saved};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, files, hints};
 
@@ -196,9 +197,12 @@ fn begun(
     let programs = declared.programs.clone();
     let (level, cpu) = (programs.level, programs.cpus[0]);
     let said = ["refill_ns_per_partition", "refill_dirty_ns_per_partition"];
-    let refill = match said.iter().any(|name| declared.set.contains_key(*name)) {
-        true => None,
-        false => refill_time(options, machine, level, cpu, seed)?,
+    let states_refill = said.iter().any(|name| declared.set.contains_key(*name));
+    let measured = refill_time(options, machine, level, cpu, seed);
+    let (refill, costs) = match states_refill {
+        // What the set states is charged, and the other costs are measured if they can be.
+        true => (None, measured.ok().and_then(|(_, costs)| Some(Costs { refill: None, ..costs? }))),
+        false => measured?,
     };
     let known = machine.data_level_of(level, cpu);
     // It is measured of a color, line by line.
@@ -230,6 +234,9 @@ fn begun(
         ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
     };
     carry(&mut profile, options, declared)?;
+    if let Some(costs) = costs {
+        profile.charge(costs, share);
+    }
     Ok(profile)
 }
 
@@ -293,21 +300,23 @@ fn kept(options: &ProfileOptions, machine: &Machine, text: &str) -> Result<Optio
 /// Attempts at measuring the refill time.
 const REFILL_ATTEMPTS: u64 = 20;
 
-/// Returns the refill time of a partition: from the machine file if one is given, else measured here.
+/// Returns the refill time of a color and the costs to charge: from the machine file if one is given, else measured here.
 fn refill_time(
     options: &ProfileOptions,
     machine: &Machine,
     level: u8,
     cpu: CpuId,
     seed: u64,
-) -> Result<Option<Refill>> {
+) -> Result<(Option<Refill>, Option<Costs>)> {
     let of_level =
         |machine: &Machine| machine.data_level_of(level, cpu).and_then(|level| level.refill).map(|fact| fact.value);
+    let costs = |machine: &Machine| machine.costs.filter(|costs| costs.level == level);
     if let Some(path) = &options.machine {
-        let refill = of_level(&saved(path, machine)?);
+        let saved = saved(path, machine)?;
+        let refill = of_level(&saved);
         let hint = format!("hint: isochrome probe --level {level} -o FILE");
         let none = || format!("{}: holds no refill time of level {level}\n  {hint}", path.display());
-        return Ok(Some(refill.with_context(none)?));
+        return Ok((Some(refill.with_context(none)?), costs(&saved)));
     }
     let place = Place::at(Some(cpu.0), Some(level));
     let mut context = Context::at(place.cpu, seed)?;
@@ -329,7 +338,7 @@ fn refill_time(
         }
     }
     eprint!("{}", notes_text(&notes));
-    Ok(of_level(&context.machine))
+    Ok((of_level(&context.machine), costs(&context.machine)))
 }
 
 /// Formats the profile as tables.
@@ -392,10 +401,13 @@ fn profile_text(profile: &Profile) -> String {
         profile.margin * 100.0,
         CONFIDENCE * 100.0
     );
+    if let Some(costs) = &profile.costs {
+        text.push_str(&costs_text(costs));
+    }
     if let (Some(clean), Some(dirty)) = (profile.refill_ns_per_partition, profile.refill_dirty_ns_per_partition) {
         let _ = writeln!(
             text,
-            "refill of a partition: {:.2} us clean, {:.2} us dirty",
+            "refill of a partition: {:.2} us clean, {:.2} us dirty; the longer one is charged",
             clean as f64 / 1e3,
             dirty as f64 / 1e3
         );

@@ -32,6 +32,7 @@ use isochrome_host::sched::{EventKind, SchedEvent};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sys::tap::Tap;
+use isochrome_model::costs::SAMPLES_MIN;
 use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::miss_ratio::{self, INSTRUCTIONS_MAX, Visit, machine_code};
 use isochrome_model::net::{Cost, Reservation};
@@ -745,6 +746,21 @@ fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was() 
         }
         if level.holds == Holds::Instruction {
             assert!(level.sharing_seen.is_none() && level.retention.is_empty() && level.load_ns.is_none());
+        }
+    }
+    if let Some(costs) = &machine.costs {
+        for (name, cost) in costs.of_every_set().chain(costs.refill.map(|cost| ("refill", cost))) {
+            assert!(
+                0 < cost.median_ns.0 && cost.median_ns <= cost.high_ns && cost.high_ns < cost.charged_ns,
+                "{name}: {cost}"
+            );
+            assert!(cost.samples as usize >= SAMPLES_MIN, "{name}: {cost}");
+        }
+        // Lines that come from outside the level, one after the other, take longer than lines in it.
+        let level = machine.data_level_of(costs.level, costs.cpu).unwrap();
+        if let (Some(cost), Some(load)) = (costs.refill, level.load_ns) {
+            let lines = level.geometry.value.lines_per_color(machine.page_bytes);
+            assert!(cost.high_ns.0 as f64 > lines as f64 * load.value, "{cost}, a load takes {} ns", load.value);
         }
     }
     for note in notes {

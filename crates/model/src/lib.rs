@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+pub mod costs;
 pub mod evidence;
 pub mod export;
 pub mod flood;

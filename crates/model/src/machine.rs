@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::costs::Costs;
 use crate::geometry::Geometry;
 use crate::units::{Bytes, CpuId, Ns};
 
@@ -154,6 +155,9 @@ pub struct Machine {
     pub latency: Vec<(Bytes, f64)>,
     /// Cache levels, innermost first.
     pub levels: Vec<CacheLevel>,
+    /// Costs that the response-time analysis charges because they were measured here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub costs: Option<Costs>,
 }
 
 impl Machine {
@@ -271,6 +275,7 @@ mod tests {
             memory_load_ns: Some(Fact { value: 144.0, source: Source::Measured }),
             latency: curve.map(|(kib, time)| (Bytes(kib << 10), time)).to_vec(),
             levels: vec![level(1, 32, 1.5), level(2, 512, 4.0), level(3, 32768, 15.5)],
+            costs: None,
         };
         let felt = |number| machine.felt_bytes(number, CpuId(0));
         // Halfway by ratio between 4 and 15.5 ns is 7.9.

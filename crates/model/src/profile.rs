@@ -9,6 +9,7 @@ mod runs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::costs::Costs;
 use crate::taskset::programs::{Declared, Partitioning, Program, Programs};
 use crate::taskset::{Others, Scope, TIME_MAX_NS};
 use crate::units::{Bytes, CpuId, Ns};
@@ -56,6 +57,9 @@ pub struct Profile {
     /// The same when it is written back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refill_dirty_ns_per_partition: Option<u64>,
+    /// The measured costs that these refill times, and the other costs the set is charged, come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub costs: Option<Costs>,
     /// Whether everything asked for was measured; a profile that was interrupted goes on where it is.
     pub complete: bool,
     /// The tasks.
@@ -66,7 +70,7 @@ pub struct Profile {
 }
 
 /// What a profile finds out itself, of a set and of a task: what a file says of it is not carried along.
-const FOUND: [&str; 10] = [
+const FOUND: [&str; 11] = [
     "schema",
     "fingerprint",
     "by",
@@ -77,6 +81,7 @@ const FOUND: [&str; 10] = [
     "measured",
     "utilization_difference",
     "wcet_ns",
+    "costs",
 ];
 
 impl Profile {
@@ -103,6 +108,17 @@ impl Profile {
         Ok(warnings)
     }
 
+    /// Has the analysis charge the measured `costs`, but for those that the set states itself. `share`: colors that a partition is made of.
+    pub fn charge(&mut self, costs: Costs, share: f64) {
+        // The longer of the two refill times is charged; the other one is there to compare.
+        let of_partition = costs.refill.map(|refill| (refill.charged_ns.0 as f64 * share).ceil() as u64);
+        self.refill_dirty_ns_per_partition = self.refill_dirty_ns_per_partition.max(of_partition);
+        for (name, cost) in costs.of_every_set() {
+            self.others.entry(name.to_owned()).or_insert_with(|| cost.charged_ns.0.into());
+        }
+        self.costs = Some(costs);
+    }
+
     /// A profile of `programs` in which nothing is measured yet. `input`: SHA-256 of their task set; `margin`: share of every high-water mark
     /// that is added to it.
     pub fn begin(programs: Programs, partitions: u32, input: String, margin: f64) -> Profile {
@@ -121,6 +137,7 @@ impl Profile {
             memory_bytes: Bytes(0),
             refill_ns_per_partition: None,
             refill_dirty_ns_per_partition: None,
+            costs: None,
             complete: false,
             tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
             others: Others::new(),
@@ -278,6 +295,7 @@ pub fn envelope(points: &[Point], partitions: u32) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::costs::{AssumedCost, SAMPLES_MIN};
     use crate::stats::HighWaterMark;
     use crate::taskset::programs::{Jobs, declared, programs};
     use crate::taskset::read::{Overrides, task_set};
@@ -319,6 +337,7 @@ mod tests {
             memory_bytes: Bytes(64 << 20),
             refill_ns_per_partition: Some(1000),
             refill_dirty_ns_per_partition: None,
+            costs: None,
             complete: false,
             tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
             others: Others::new(),
@@ -453,6 +472,36 @@ command = "b"
 period = "2ms"
 priority = 1
 "#;
+
+    #[test]
+    fn measured_costs_are_charged_but_for_those_that_the_set_states() {
+        let cost = |ns: u64| AssumedCost::of(&[ns as f64; SAMPLES_MIN]);
+        let costs = Costs {
+            cpu: CpuId(0),
+            level: 2,
+            measured_at: 0,
+            refill: cost(1000),
+            refill_once_ns: Ns(50),
+            preemption: cost(2000),
+            switch: cost(3000),
+            release_interrupt: None,
+        };
+        let (declared, _) =
+            declared(&ALL.replace("preemption_ns = 800\nlock", "lock").replace("release_interrupt_ns = 700\n", ""))
+                .unwrap();
+        let mut profile = Profile::begin(declared.programs.clone(), 8, String::new(), 0.0);
+        profile.carry(&declared).unwrap();
+        profile.charge(costs, 2.0);
+        // 10 % are added to each; a partition is two colors; the set states 1500 ns for a switch.
+        assert_eq!(profile.refill_dirty_ns_per_partition, Some(2200));
+        let stated = |name: &str| profile.others.get(name).and_then(serde_json::Value::as_u64);
+        assert_eq!(
+            (stated("preemption_ns"), stated("switch_ns"), stated("release_interrupt_ns")),
+            (Some(2250), Some(1500), None)
+        );
+        let text = serde_json::to_string(&profile).unwrap();
+        assert_eq!(Costs::stated(&text), Some(costs));
+    }
 
     #[test]
     fn all_that_a_task_set_says_is_planned_by_after_it_was_profiled() {

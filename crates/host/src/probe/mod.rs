@@ -3,6 +3,7 @@
 //! Everything is timed by reading the constant-rate counter, so neither privileges nor hardware counters are needed. What
 //! cannot be measured stays unknown, and a note says why.
 
+pub mod costs;
 pub mod latency;
 pub mod refill;
 pub mod retention;
@@ -36,7 +37,8 @@ const PARTNERS: usize = 4;
 const FLOOD_LIMIT: Bytes = Bytes(512 << 20);
 
 /// Measures this machine, and writes the results into `machine` with [`Source::Measured`]: rate and step of the counter, load latency, the
-/// refill time of a color of the pool's level, and for each data level whether CPUs evict each other and how long contents last.
+/// refill time of a color of the pool's level, the costs that the analysis charges, and for each data level whether CPUs evict each other
+/// and how long contents last.
 ///
 /// `machine`: this machine, as [`Sysfs::machine`] declares it. `pool`: pages of known colors of a level; without them refill times are not
 /// measured. `progress` is called with a description of the present step. An interrupt ends the probe early with the results so far.
@@ -64,6 +66,8 @@ pub fn probe(
         if let Some((pool, level)) = pool {
             progress("refill time");
             refill::measure(machine, first, pool, level, request.seed, &mut notes);
+            progress("costs to charge");
+            costs::measure(machine, first, pool, level, request.seed, &mut notes);
         }
     }
 
@@ -110,12 +114,13 @@ pub fn probe(
     notes
 }
 
-/// Measures the refill time of a color of `level` on `cpu`, and writes it into `machine`. Returns notes on what could not be measured and
-/// why.
+/// Measures the refill time of a color of `level` on `cpu` and the costs that the analysis charges, and writes them into `machine`.
+/// Returns notes on what could not be measured and why.
 pub fn refill_time(machine: &mut Machine, cpu: CpuId, pool: &FramePool, level: u8, seed: u64) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(_pinned) = pin(cpu, &mut notes) {
         refill::measure(machine, cpu, pool, level, seed, &mut notes);
+        costs::measure(machine, cpu, pool, level, seed, &mut notes);
     }
     notes
 }

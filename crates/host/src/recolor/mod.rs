@@ -289,7 +289,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
             }
             Fate::Immovable(why) => {
                 report.moved -= 1;
-                report.leave(&why.to_string());
+                report.leave(why.as_ref());
             }
         }
     }

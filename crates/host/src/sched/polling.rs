@@ -9,8 +9,6 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
 use isochrome_model::units::{CpuId, Ns};
-use rustix::thread::clock_nanosleep_absolute;
-use rustix::time::{ClockId, Timespec};
 
 use super::{EventKind, SchedEvent};
 use crate::counters::events::{Code, Event as Counted};
@@ -84,9 +82,8 @@ fn poll(cpu: CpuId, period: Ns, group: Option<&Group>, stop: &AtomicBool, polls:
     while !stop.load(Ordering::Relaxed) {
         let passed = clock::monotonic().0.saturating_sub(next) / period.0;
         next += (1 + passed) * period.0;
-        let until = Timespec { tv_sec: (next / 1_000_000_000) as _, tv_nsec: (next % 1_000_000_000) as _ };
         // A signal may wake the task early, which adds a poll.
-        let _ = clock_nanosleep_absolute(ClockId::Monotonic, &until);
+        clock::sleep_until(Ns(next));
         // A group that cannot be read counts as not running.
         let reading = group.map_or(Ok(GroupReading::default()), Group::read).unwrap_or_default();
         if polls.send(SchedEvent { at: clock::monotonic(), cpu, kind: EventKind::Poll { reading } }).is_err() {

@@ -53,6 +53,19 @@ pub fn monotonic() -> Ns {
     Ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
+/// Returns the CPU time of the calling thread, without steal time where the kernel knows of it.
+pub fn thread_cpu() -> Ns {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+/// Sleeps until [`monotonic`] reads `until`; a signal wakes it earlier.
+pub fn sleep_until(until: Ns) {
+    let until =
+        rustix::time::Timespec { tv_sec: (until.0 / 1_000_000_000) as _, tv_nsec: (until.0 % 1_000_000_000) as _ };
+    let _ = rustix::thread::clock_nanosleep_absolute(rustix::time::ClockId::Monotonic, &until);
+}
+
 /// Returns the CPU time of process `pid`, all its threads together. It excludes steal time where the kernel knows of it.
 pub fn process_cpu(pid: i32) -> io::Result<Ns> {
     /// The scheduler's own clock among the clocks of a process. [Linux, include/linux/posix-timers.h, CPUCLOCK_SCHED]

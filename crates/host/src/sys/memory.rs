@@ -76,6 +76,16 @@ impl Arena {
         Arena::map_file_as(file, pages, libc::MAP_PRIVATE, page_bytes())
     }
 
+    /// Makes the TLB forget where the pages are. Contents stay.
+    pub fn forget_translations(&self) {
+        let all = libc::PROT_READ | libc::PROT_WRITE;
+        for protection in [libc::PROT_READ, all] {
+            // SAFETY: the whole arena is protected; nobody writes to it meanwhile, for that would be by a reference that outlives this call's
+            // `&self` only as a volatile access of this thread. A failure leaves the former protection.
+            unsafe { libc::mprotect(self.base.as_ptr().cast(), self.bytes, protection) };
+        }
+    }
+
     fn map_file_as(file: BorrowedFd, pages: usize, sharing: libc::c_int, align: usize) -> io::Result<Arena> {
         let arena = Arena::reserve(pages, align)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, sharing | libc::MAP_FIXED);

@@ -76,6 +76,7 @@ pub fn machine() -> Machine {
         counter_quantum: Some(measured(22.5)),
         memory_load_ns: Some(measured(96.0)),
         latency: vec![],
+        costs: None,
         levels: vec![
             level(1, Holds::Data, 32, 8, Some(1.2)),
             level(1, Holds::Instruction, 32, 8, None),

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
 use crate::analysis::{Analysis, Charges, CoreTask, Recurrence, analyze, core_tasks, each_utilization, utilization};
+use crate::costs::Costs;
 use crate::taskset::locks::shared_lock_where;
 use crate::taskset::programs::{Programs, Runnable};
 use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Scope, TaskSet};
@@ -31,7 +32,7 @@ pub use draw::{Timeline, bars, color_map, gantt};
 pub use error::PlanError;
 pub use explain::{Reason, Remedy, explain, fewest_for_core, remedies};
 pub use optimal::Progress;
-pub use text::{analysis_text, plan_text};
+pub use text::{analysis_text, charged, plan_text};
 
 /// Partitions a plan can distribute, at most.
 pub const PLAN_PARTITIONS_MAX: u32 = 64;
@@ -176,6 +177,9 @@ pub struct Plan {
     /// other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
+    /// The measured costs that the bounds charge: what holds, holds given these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub costs: Option<Costs>,
 }
 
 /// A further objective of a plan.
@@ -400,7 +404,7 @@ pub type Allocated = Vec<Vec<(usize, PartitionSet)>>;
 impl Plan {
     /// The plan with what to run: its cores become the CPUs of the programs, each task on its own where it names one.
     pub fn for_programs(mut self, runnable: Runnable) -> Result<Plan, PlanError> {
-        let Runnable { programs, fingerprint } = runnable;
+        let Runnable { programs, fingerprint, costs } = runnable;
         let wish = |core: &CorePlan| -> Result<Option<CpuId>, PlanError> {
             let pinned = |task: &TaskPlan| {
                 let program = programs.tasks.iter().find(|program| program.name == task.name)?;
@@ -426,7 +430,7 @@ impl Plan {
             let name = |core: &CorePlan| core.tasks.first().map(|task| task.name.clone()).unwrap_or_default();
             return Err(PlanError::Pins { first: name(&twice[0]), second: name(&twice[1]) });
         }
-        Ok(Plan { programs: Some(programs), fingerprint, ..self })
+        Ok(Plan { programs: Some(programs), fingerprint, costs, ..self })
     }
 
     /// Its value by its first objective.
@@ -475,6 +479,7 @@ fn written_out(set: &TaskSet, objective: Objective, request: &Request, solution:
         unplaced: solution.unplaced.iter().map(|&task| set.tasks()[task].name.clone()).collect(),
         programs: None,
         fingerprint: None,
+        costs: None,
     };
     let value = plan.value();
     plan.bound = solution.bound.map(|bound| match objective {

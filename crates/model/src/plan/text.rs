@@ -6,6 +6,7 @@ use super::allocation::{ANEW_TASKS_MAX, Analyzed, Core, WithRefill};
 use super::{Goal, Method, Objective, PLAN_PARTITIONS_MAX, Plan, Reason, TaskPlan, remedies};
 use crate::analysis::sensitivity::Change;
 use crate::analysis::{ASSUMPTIONS, Analysis, Charges, liu_layland_bound, utilization};
+use crate::costs::Costs;
 use crate::taskset::{CORE_TASKS_MAX, PartitionSet, TIME_MAX_NS, TaskSet};
 use crate::units::format_list;
 
@@ -44,7 +45,15 @@ pub fn plan_text(set: &TaskSet, plan: &Plan, reasons: &[Reason]) -> String {
         shared(core.tasks.iter().map(partitions))
     });
     text += &uncharged(Charges::of(set).by(plan.analysis), shares);
+    text += &charged(plan.costs.as_ref());
     text + &assumptions()
+}
+
+/// Says which measured costs are charged: what holds, holds given these.
+pub fn charged(costs: Option<&Costs>) -> String {
+    costs.map_or_else(String::new, |costs| {
+        format!("charges costs that were measured on CPU {}, which are no bounds:\n{costs}", costs.cpu.0)
+    })
 }
 
 /// Whether two of these sets have a partition in common.

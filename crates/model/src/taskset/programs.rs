@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::read::{Fields, Placed, ReadError, SET_FIELDS, TASK_FIELDS, Value, number, parse, wrong};
 use super::{Others, TIME_MAX_NS};
+use crate::costs::Costs;
 use crate::units::{Bytes, CpuId, Ns, parse_list};
 
 /// The first word of a built-in workload's command: whoever starts it puts isochrome's own executable in its place.
@@ -111,12 +112,14 @@ impl Programs {
 }
 
 /// What a file says of the programs to run, and of the machine they were measured on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Runnable {
     /// The programs.
     pub programs: Programs,
     /// [`Machine::fingerprint`](crate::machine::Machine::fingerprint), in a profile.
     pub fingerprint: Option<String>,
+    /// The measured costs that it charges.
+    pub costs: Option<Costs>,
 }
 
 /// The programs of a file that may be about planning alone: `None` if no task has one. Nothing is warned about.
@@ -131,7 +134,7 @@ pub fn runnable(text: &str) -> Result<Option<Runnable>, ReadError> {
         return Ok(None);
     }
     let (programs, _) = programs(text)?;
-    Ok(Some(Runnable { programs, fingerprint: file.text("fingerprint")? }))
+    Ok(Some(Runnable { programs, fingerprint: file.text("fingerprint")?, costs: Costs::stated(text) }))
 }
 
 /// A task set as its file says it: what runs, and what else there is to plan by.

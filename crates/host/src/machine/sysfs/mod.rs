@@ -129,6 +129,7 @@ impl Sysfs {
             memory_load_ns: None,
             latency: Vec::new(),
             levels,
+            costs: None,
         };
         Ok((machine, notes))
     }

@@ -192,6 +192,7 @@ pub(in crate::taskset) const SET_FIELDS: &[&str] = &[
     "switch_ns",
     "release_interrupt_ns",
     "preemption_ns",
+    "costs",
     "lock_protocol",
     "cache",
     "page_bytes",
