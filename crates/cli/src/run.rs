@@ -115,6 +115,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         overhead: outcome.overhead,
         steal_time: outcome.steal_time,
         settings: outcome.settings,
+        costs: plan.costs,
         inputs,
         memory: outcome.memory,
         retention,

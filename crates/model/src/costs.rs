@@ -72,7 +72,7 @@ impl std::fmt::Display for AssumedCost {
 }
 
 /// The costs measured on one CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Costs {
     /// The CPU.
     pub cpu: CpuId,

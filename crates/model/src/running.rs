@@ -23,6 +23,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::{Recurrence, Steal};
+use crate::costs::Costs;
 use crate::evidence::RawFile;
 use crate::taskset::programs::Partitioning;
 use crate::units::{Bytes, CpuId, Ns};
@@ -202,6 +203,9 @@ pub struct Run {
     pub steal_time: Ns,
     /// What was changed on the machine, and that it was put back.
     pub settings: Vec<Setting>,
+    /// The measured costs that the bounds charge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub costs: Option<Costs>,
     /// The files it was made from, with their hashes.
     pub inputs: Vec<RawFile>,
     /// Memory that a program may use, its name and how much it had at most, where that was watched.

@@ -325,6 +325,12 @@ impl Run {
                 off_color.join("; ")
             ));
         }
+        if let Some(costs) = &self.costs {
+            assumed.push(format!(
+                "It holds given the measured costs that the bounds charge, which are no bounds themselves (CPU {}, level {}).",
+                costs.cpu.0, costs.level
+            ));
+        }
         assumed
     }
 }
@@ -332,9 +338,22 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::costs::Costs;
     use crate::running::fixture::{good, job, run, seen};
     use crate::running::{BlockPlacement, JobRecord, Releases, ViolationCount};
     use crate::units::CpuId;
+
+    #[test]
+    fn what_holds_by_measured_costs_says_so() {
+        let charged = Run { costs: Some(Costs { level: 2, ..Costs::default() }), ..run(&good(299)) };
+        assert_eq!(charged.conclusion(), (Conclusion::Holds, vec![]));
+        assert!(
+            charged.section().basis.starts_with("It holds given the measured costs"),
+            "{}",
+            charged.section().basis
+        );
+        assert!(!run(&good(299)).section().basis.contains("measured costs"));
+    }
 
     #[test]
     fn by_deadlines_a_run_holds_without_a_bound_where_what_is_reserved_fits() {

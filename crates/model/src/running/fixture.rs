@@ -49,6 +49,7 @@ pub fn run(jobs: &[JobRecord]) -> Run {
         overhead: Overhead::default(),
         steal_time: Ns(0),
         settings: Vec::new(),
+        costs: None,
         inputs: Vec::new(),
         memory: Vec::new(),
         retention: None,

@@ -521,6 +521,7 @@ mod tests {
             overhead: Overhead { events: 5, tool_cpu: Ns(1_000_000), elapsed: Ns(400_000_000), ..Overhead::default() },
             steal_time: Ns(0),
             settings: vec![Setting { name: "s".into(), before: "a".into(), during: "b".into(), after: "a".into() }],
+            costs: None,
             inputs: vec![],
             memory: vec![],
             retention: Some(Ns(50_000)),
