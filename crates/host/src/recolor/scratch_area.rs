@@ -353,10 +353,9 @@ impl<'a> ScratchArea<'a> {
 
 impl Drop for ScratchArea<'_> {
     fn drop(&mut self) {
-        let removed = self.remove(self.layout.end, &mut Vec::new());
-        // Where this fails the journal stays for a repair, unless the process has ended: nothing is left to put right then.
-        if removed.is_err() && self.pid.start_time().is_none() {
-            let _ = Journal::left_for(self.pid);
+        // Where this fails the journal stays for a repair, unless the process has ended.
+        if self.remove(self.layout.end, &mut Vec::new()).is_err() {
+            Journal::forget_ended(self.pid);
         }
     }
 }

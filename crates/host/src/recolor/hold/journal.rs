@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +13,10 @@ use crate::process::Pid;
 use crate::recolor::error::RecolorError;
 use crate::runtime;
 use crate::sys::trace::{Registers, ThreadId};
+
+/// Number of checks of whether a process has ended, and the time between two of them.
+const ENDING_CHECKS: u32 = 50;
+const ENDING_REST: Duration = Duration::from_millis(2);
 
 /// The record of what has to be restored in a process if this program is killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -85,6 +91,19 @@ impl Journal {
     /// Removes the journal left for `pid`, if any.
     pub fn forget(pid: Pid) -> Result<(), RecolorError> {
         Journal::left_for(pid)?.map_or(Ok(()), |journal| journal.remove())
+    }
+
+    /// Removes the journal left for `pid` if the process has ended, because nothing is left to put right then. A process that is being killed
+    /// may take a moment to end, in which work on it fails already; it is waited for that long.
+    pub fn forget_ended(pid: Pid) {
+        for _ in 0..ENDING_CHECKS {
+            if pid.start_time().is_none() {
+                // A journal that cannot be removed is removed by the next command for a process with this number.
+                let _ = Journal::left_for(pid);
+                return;
+            }
+            thread::sleep(ENDING_REST);
+        }
     }
 
     pub(super) fn remove(&self) -> Result<(), RecolorError> {

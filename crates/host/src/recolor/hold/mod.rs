@@ -353,8 +353,9 @@ impl Drop for Hold {
             Err(RecolorError::Process(ProcessError::Ended { .. })) if !is_ours(self.pid, leader) => {
                 drop(self.journal.remove())
             }
-            // Nothing more can be done where it fails otherwise; the journal stays for a repair.
-            _ => {}
+            // Nothing more can be done where it fails otherwise; the journal stays for a repair, unless the process ends.
+            Err(_) => Journal::forget_ended(self.pid),
+            Ok(()) => {}
         }
     }
 }
