@@ -175,20 +175,3 @@ fn kill_target(fixture: &Fixture, mode: &str, rounds: usize, changed: impl Fn(&m
     assert_eq!(journals(fixture), Vec::<String>::new());
     Ok(())
 }
-
-/// A program is killed as it is recolored: nothing is left to put right, and nothing is left that says so.
-pub fn ending(fixture: &Fixture) -> Outcome {
-    let mut rng = fastrand::Rng::with_seed(5);
-    let mut cut_short = 0;
-    for _ in 0..rounds() {
-        let mut target = fixture.target("alone")?;
-        let mut recolor =
-            fixture.recolor(target.pid(), "0-3").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(rng.u64(0..400)));
-        target.process.kill().unwrap();
-        cut_short += u32::from(!recolor.wait().unwrap().success());
-        assert_eq!(journals(fixture), Vec::<String>::new());
-    }
-    println!("{cut_short} of {} recolorings were cut short", rounds());
-    Ok(())
-}
