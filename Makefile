@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python lint bench torture compat
+.PHONY: demo check test test-python lint bench results torture compat
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -48,6 +48,10 @@ lint: toolchain
 # Timing: nothing else should run meanwhile.
 bench: toolchain
 	$(CARGO) bench --workspace --locked
+
+# Makes the pages of docs/results from their evidence. New evidence is measured by the commands that these pages name, with `-o FILE`.
+results: toolchain
+	UPDATE_GOLDEN=1 $(CARGO) test --locked -p isochrome-lab --test report
 
 # Recolors a program 1000 times, and kills the tool 1000 times as it does so. Needs root.
 torture: toolchain

@@ -5,11 +5,12 @@ Each try has an empty runtime folder in memory and a load on the other CPU. It s
 `isochrome exec --colors 0-3`, waits until the program is on its colors, and compares the report with what the documentation promises.
 Then it starts examples/check/writer by `isochrome exec` on all other colors and lets the resident judge a sample of its own pages: those that
 the writer evicts are off color. The judgment shares no code with isochrome; its rule and error rates stand in resident.c. In some tries
-the checker itself is checked: it has to find nearly all pages evicted by a writer that no one confines to colors.
+the checker itself is checked: it has to find nearly all pages evicted by a writer on the same colors. (One that no one confines is no
+control: the kernel may give it memory without any page of these colors, as the program has just taken them.)
 
     scripts/first_try.py --binary target/release/isochrome --json first_try.jsonl
     scripts/first_try.py --planted permute:3 --tries 20
-    scripts/first_try.py --saved /run/isochrome --as-nobody 0
+    scripts/first_try.py --saved /run/isochrome --as-nobody 0 --put-back
 
 A planted fault is a saved palette that is wrong: `permute:K` renames K colors in a cycle (K = 1: gives one color's frames another's
 name), in every second block of 2 MiB, as if the host had backed these blocks anew; `random:5%` gives so many frames a random color.
@@ -40,7 +41,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOBODY = 65534
-# As in crates/cli/tests/hardware.rs.
+# As in crates/cli/tests/hardware/fixture.rs.
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
 PAGE = 4096
 LIMIT_SECONDS = 15
@@ -301,6 +302,8 @@ class Campaign:
         for name in ["isochrome", "resident", "writer"]:
             (self.programs / name).chmod(0o755)
         self.saved = None
+        # Every try corrects the table by what it measures.
+        self.tables = [(path, path.read_bytes()) for path in pathlib.Path(options.saved).glob("palette-l*")] if options.put_back else []
 
     def close(self):
         shutil.rmtree(self.programs, ignore_errors=True)
@@ -332,11 +335,11 @@ class Campaign:
         plant(path, self.options.planted, self.rng)
         return runtime
 
-    def exec(self, colors, name, arguments, folder, runtime, as_nobody):
-        """Starts one of the programs of examples/check, on `colors` if there are any."""
-        command = [self.programs / name, *arguments]
-        if colors:
-            command = [self.programs / "isochrome", "exec", "--colors", colors, "-o", folder / f"{name}.json", *command]
+    def exec(self, colors, name, arguments, folder, runtime, as_nobody, in_group=False):
+        """Starts one of the programs of examples/check on `colors`; programs `in_group` share theirs."""
+        group = ["--group", "first-try"] if in_group else []
+        options = ["--colors", colors, *group, "-o", folder / f"{name}.json"]
+        command = [self.programs / "isochrome", "exec", *options, self.programs / name, *arguments]
         if as_nobody:
             command = AS_NOBODY + command
         return Program([str(word) for word in command], folder, self.environment(runtime), name)
@@ -352,33 +355,33 @@ class Campaign:
             time.sleep(0.005)
         raise NotOnColors(f"{program.name}: not on its colors after {LIMIT_SECONDS} s{program.said()}")
 
-    def confined_writer(self, colors, fifos, folder, runtime, as_nobody):
+    def confined_writer(self, colors, fifos, folder, runtime, as_nobody, in_group):
         """A writer that is on `colors` with all its pages, its report, and how many were not: `exec` promises 99 %, and the others evict what
-        they should not. With no colors the first one will do."""
+        they should not."""
         for unused in range(WRITERS_MAX):
             (folder / "writer.json").unlink(missing_ok=True)
             begin = time.monotonic()
-            writer = self.exec(colors, "writer", [self.options.writer_kib, *fifos], folder, runtime, as_nobody)
+            writer = self.exec(colors, "writer", [self.options.writer_kib, *fifos], folder, runtime, as_nobody, in_group)
             try:
                 writer.wait_until_ready()
-                placed = self.wait_for_colors(writer, folder, begin) if colors else None
+                placed = self.wait_for_colors(writer, folder, begin)
             except Failure:
                 writer.end()
                 raise
-            if not placed or placed["off_color"] == 0:
+            if placed["off_color"] == 0:
                 return writer, placed, unused
             writer.end()
         raise NoWriter(f"writer: {WRITERS_MAX} in a row had pages off their colors")
 
-    def check(self, resident, writer_colors, folder, runtime, as_nobody):
-        """What the resident says of a sample of its pages, with a writer on `writer_colors`, or one that nobody confines."""
+    def check(self, resident, writer_colors, folder, runtime, as_nobody, in_group=False):
+        """What the resident says of a sample of its pages, with a writer on `writer_colors`; `in_group` if these are its own."""
         options = self.options
         fifos = [folder / "fifo-to", folder / "fifo-from"]
         for fifo in fifos:
             fifo.unlink(missing_ok=True)
             os.mkfifo(fifo)
             fifo.chmod(0o666)
-        writer, placed, unused = self.confined_writer(writer_colors, fifos, folder, runtime, as_nobody)
+        writer, placed, unused = self.confined_writer(writer_colors, fifos, folder, runtime, as_nobody, in_group)
         try:
             for program in [writer, resident]:
                 pin(program.pid, options.cpu, 40)
@@ -396,7 +399,7 @@ class Campaign:
         if "verdicts" not in found:
             raise Failure(f"resident: wrong contents: {found}")
         # What the tool says of the writer: one that is not on its own colors evicts what it should not.
-        at_end = read_json(folder / "writer.json") if writer_colors else None
+        at_end = read_json(folder / "writer.json")
         told = {"writer": placed, "writer_at_end": at_end, "writer_stderr": writer.said(), "writers_unused": unused}
         off_frames = [frame_of.get(resident.address + verdict[0] * PAGE) for verdict in found["verdicts"] if verdict[1] == "-"]
         return {**found, **told, "off_frames": off_frames, "writer_frames": writer_frames, "resident_frames": resident_frames}
@@ -416,10 +419,12 @@ class Campaign:
                 os.chown(runtime, owner, owner)
                 # Not a copy: pages of known color would have other frames.
                 runtime = pathlib.Path(options.saved) if options.saved else runtime
+                for path, table in self.tables:
+                    path.write_bytes(table)
             else:
                 runtime = self.planted_runtime(number)
             begin = time.monotonic()
-            resident = self.exec(options.colors, "resident", [size, number + 1], folder, runtime, as_nobody)
+            resident = self.exec(options.colors, "resident", [size, number + 1], folder, runtime, as_nobody, in_group=True)
             resident.wait_until_ready()
             try:
                 report = self.wait_for_colors(resident, folder, begin)
@@ -485,7 +490,10 @@ class Campaign:
         elif improbable(found["pages"] - found["on_color"], found["pages"]):
             result["inconclusive"].append(f"checker: {found['undecided']} of {found['pages']} pages are undecided")
         if with_control:
-            result["control"] = self.check(resident, None, folder, runtime, as_nobody)
+            try:
+                result["control"] = self.check(resident, options.colors, folder, runtime, as_nobody, in_group=True)
+            except NoWriter as reason:
+                result["inconclusive"].append(str(reason))
 
     def judge_report(self, report, fail):
         """Compares the tool's own report with what it promises."""
@@ -583,7 +591,7 @@ def summarize(results):
     controls = [result["control"] for result in results if result.get("control")]
     if controls:
         on, off = pooled(controls)
-        print(f"positive control, {len(controls)} checks with a writer on all colors: it evicts {off} of {on + off} pages")
+        print(f"positive control, {len(controls)} checks with a writer on the same colors: it evicts {off} of {on + off} pages")
     for result in results:
         for kind in ["failures", "refused", "inconclusive"]:
             for message in result.get(kind, []):
@@ -600,6 +608,7 @@ def parse():
     parser.add_argument("--planted", default="none", metavar="FAULT", help="none, permute:K or random:P%%")
     parser.add_argument("--save-every", type=int, default=5, metavar="N", help="tries with one saved palette, where faults are planted")
     parser.add_argument("--saved", metavar="FOLDER", help="use this runtime folder, in which an earlier `palette --save` has left a table, in all tries")
+    parser.add_argument("--put-back", action="store_true", help="before each try, make the table of --saved what it was at the beginning")
     parser.add_argument("--checker", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--control-every", type=int, default=10, metavar="N", help="tries from one positive control to the next; 0: none")
     parser.add_argument("--sample", type=int, default=512, help="pages that the checker judges")
@@ -618,6 +627,8 @@ def parse():
     kind, _, amount = options.planted.partition(":")
     if options.planted != "none" and (kind not in ["permute", "random"] or not amount.rstrip("%").replace(".", "").isdigit()):
         parser.error("--planted: none, permute:1, permute:3, permute:16 or random:5%")
+    if options.put_back and not options.saved:
+        parser.error("--put-back needs --saved")
     if os.geteuid() != 0:
         parser.error("run it as root")
     geometry = level_2(options.cpu)

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Runs the tests, and lists at the end what was ignored, why, and the one command that installs what is missing.
 
-    scripts/tests.py COMMAND...     each argument is a command line of a shell; all of them run, one after the other
+    scripts/tests.py COMMAND...     each argument is a command line of a shell; all of them run at the same time
     scripts/tests.py --packages     prints the Debian packages of the programs that the tests look for and do not find
 
-What the commands print is passed on as it comes. Exit code: that of the first command that failed, else 0.
+What the first command prints is passed on as it comes, what the others print after that. Exit code: that of the first command, in the
+order given, that failed, else 0.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 # Programs that the tests look for, and the Debian packages that hold them.
 PROGRAMS = {
@@ -74,19 +77,36 @@ def missing_packages():
     return sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
 
 
-def run(command, ignored):
-    """Runs a command line, passes on what it prints, and returns its exit code."""
-    with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        line = b""
-        # A test's name is there while it runs, and its outcome is on the same line.
-        while piece := os.read(process.stdout.fileno(), 1 << 16):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
-            *lines, line = (line + piece).split(b"\n")
-            for whole in lines:
-                ignored.read(whole.decode(errors="replace"))
-        ignored.read(line.decode(errors="replace"))
-        return process.wait()
+def start(command, output):
+    return subprocess.Popen(command, shell=True, stdout=output, stderr=subprocess.STDOUT)
+
+
+def pass_on(output, ignored):
+    """Prints what a command prints to the file descriptor `output`, until its end."""
+    line = b""
+    # A test's name is there while it runs, and its outcome is on the same line.
+    while piece := os.read(output, 1 << 16):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+        *lines, line = (line + piece).split(b"\n")
+        for whole in lines:
+            ignored.read(whole.decode(errors="replace"))
+    ignored.read(line.decode(errors="replace"))
+
+
+def run(commands, ignored):
+    """Runs command lines at the same time, passes on what they print one after the other, and returns their exit codes."""
+    first, *others = commands
+    with contextlib.ExitStack() as files:
+        kept = [files.enter_context(tempfile.TemporaryFile()) for _ in others]
+        processes = [start(first, subprocess.PIPE)] + [start(*other) for other in zip(others, kept)]
+        pass_on(processes[0].stdout.fileno(), ignored)
+        codes = [processes[0].wait()]
+        for process, output in zip(processes[1:], kept):
+            codes.append(process.wait())
+            output.seek(0)
+            pass_on(output.fileno(), ignored)
+        return codes
 
 
 def main():
@@ -97,7 +117,7 @@ def main():
         print(__doc__.strip(), file=sys.stderr)
         return 0 if sys.argv[1:] in (["--help"], ["-h"]) else 2
     ignored = Ignored()
-    codes = [run(command, ignored) for command in sys.argv[1:]]
+    codes = run(sys.argv[1:], ignored)
     print(f"\nIgnored tests: {len(ignored.found) or 'none'}")
     for name, reason in ignored.found:
         print(f"  {name}: {reason}")

@@ -1,5 +1,5 @@
-//! isochrome for C. `include/isochrome.h`, kept by hand, is the documentation; `tests/header.rs` compiles and runs a C program against it
-//! and this library.
+//! C interface of isochrome. `include/isochrome.h`, which is written by hand, documents the interface; `tests/header.rs` compiles a C program
+//! with that header and this library, and runs it.
 //!
 //! Every function converts pointers into references, lists and results, and calls `isochrome-host`.
 
@@ -26,10 +26,10 @@ use isochrome_host::sys::memory::page_bytes;
 use isochrome_model::palette::Palette;
 use isochrome_model::units::{Bytes, Color};
 
-/// Number of surveys that are tried while their outcome is in doubt.
+/// Largest number of surveys; a further one is made only while the result is in doubt.
 const ATTEMPTS: u32 = 3;
 
-/// Memory of known colors: `struct isochrome`.
+/// Handle to memory of known colors; the header calls it `struct isochrome`.
 pub struct Isochrome {
     pool: FramePool,
     palette: Palette,
@@ -74,7 +74,7 @@ impl Isochrome {
     }
 
     fn regions(&self) -> MutexGuard<'_, BTreeMap<usize, ColoredRegion>> {
-        // A panic while the map was locked leaves it as it was before or after.
+        // A panic while the map is locked leaves the map intact, so the map of a poisoned lock can still be used.
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,12 +104,12 @@ thread_local! {
 }
 
 fn fail(text: impl ToString) {
-    // A message with a zero byte would end there; none has one.
+    // A C string ends at its first zero byte, so zero bytes in the message become spaces.
     let text = CString::new(text.to_string().replace('\0', " ")).unwrap_or_default();
     ERROR.with(|error| *error.borrow_mut() = text);
 }
 
-/// See the header.
+/// Measures the colors of memory and returns a handle; null if that fails. See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn isochrome_open(level: c_uint, bytes: usize) -> *mut Isochrome {
     let Ok(level) = u8::try_from(level) else {
@@ -125,42 +125,42 @@ pub extern "C" fn isochrome_open(level: c_uint, bytes: usize) -> *mut Isochrome 
     }
 }
 
-/// See the header.
+/// Frees the handle and all memory that came from it. See the header.
 ///
 /// # Safety
 ///
-/// `isochrome` is null, or came from [`isochrome_open`] and was not closed. Neither it nor memory from it is used afterwards.
+/// `isochrome` is null, or came from [`isochrome_open`] and was not closed. Neither the handle nor memory from it is used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_close(isochrome: *mut Isochrome) {
     if !isochrome.is_null() {
-        // SAFETY: by the contract it is the box that `isochrome_open` gave away, and nobody else uses it.
+        // SAFETY: by the contract `isochrome` is the box that `isochrome_open` gave away, and nobody else uses it.
         drop(unsafe { Box::from_raw(isochrome) });
     }
 }
 
-/// See the header.
+/// Returns the number of colors. See the header.
 ///
 /// # Safety
 ///
 /// `isochrome` came from [`isochrome_open`] and was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_color_count(isochrome: *const Isochrome) -> c_uint {
-    // SAFETY: by the contract it points to a living value, which is only ever shared.
+    // SAFETY: by the contract `isochrome` points to a living value, which is only ever shared.
     unsafe { &*isochrome }.pool.colors()
 }
 
-/// See the header.
+/// Returns the number of free pages of a color; 0 for a color that does not exist. See the header.
 ///
 /// # Safety
 ///
 /// `isochrome` came from [`isochrome_open`] and was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_pages_left(isochrome: *const Isochrome, color: u16) -> usize {
-    // SAFETY: by the contract it points to a living value, which is only ever shared.
+    // SAFETY: by the contract `isochrome` points to a living value, which is only ever shared.
     unsafe { &*isochrome }.pool.available().get(usize::from(color)).copied().unwrap_or(0)
 }
 
-/// See the header.
+/// Allocates memory of chosen colors; null if that fails. See the header.
 ///
 /// # Safety
 ///
@@ -172,12 +172,12 @@ pub unsafe extern "C" fn isochrome_alloc(
     color_count: usize,
     bytes: usize,
 ) -> *mut c_void {
-    // SAFETY: by the contract it points to a living value, which is only ever shared, and `colors` to a list of that length; an empty
-    // one may be null, which no slice may.
+    // SAFETY: by the contract `isochrome` points to a living value, which is only ever shared, and `colors` to `color_count` numbers. The
+    // pointer of an empty list may be null, which no slice may be, so it is not used.
     let (isochrome, colors) =
         unsafe { (&*isochrome, if color_count == 0 { &[][..] } else { slice::from_raw_parts(colors, color_count) }) };
     match isochrome.alloc(colors, bytes) {
-        // The address of a mapping that is not Rust's to use while it is handed out.
+        // Rust does not access the mapping while the caller has its address.
         Ok(address) => ptr::with_exposed_provenance_mut(address),
         Err(error) => {
             fail(error);
@@ -186,14 +186,14 @@ pub unsafe extern "C" fn isochrome_alloc(
     }
 }
 
-/// See the header.
+/// Frees memory that [`isochrome_alloc`] returned; -1 if `memory` did not come from there. See the header.
 ///
 /// # Safety
 ///
 /// `isochrome` came from [`isochrome_open`] and was not closed. `memory`, if it came from [`isochrome_alloc`], is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_free(isochrome: *mut Isochrome, memory: *mut c_void) -> c_int {
-    // SAFETY: by the contract it points to a living value, which is only ever shared.
+    // SAFETY: by the contract `isochrome` points to a living value, which is only ever shared.
     let isochrome = unsafe { &*isochrome };
     if memory.is_null() || isochrome.regions().remove(&memory.addr()).is_some() {
         return 0;
@@ -204,14 +204,14 @@ pub unsafe extern "C" fn isochrome_free(isochrome: *mut Isochrome, memory: *mut 
     -1
 }
 
-/// See the header.
+/// Returns the color of the page at `address`; -1 if the color is not known. See the header.
 ///
 /// # Safety
 ///
 /// `isochrome` came from [`isochrome_open`] and was not closed. `address` may have any value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_color_of(isochrome: *const Isochrome, address: *const c_void) -> c_int {
-    // SAFETY: by the contract it points to a living value, which is only ever shared.
+    // SAFETY: by the contract `isochrome` points to a living value, which is only ever shared.
     match unsafe { &*isochrome }.color_of(address.addr()) {
         Some(color) => c_int::from(color.0),
         None => {
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn isochrome_color_of(isochrome: *const Isochrome, address
     }
 }
 
-/// Makes `isochrome recolor` move this process.
+/// Runs `isochrome recolor` for this process. If the command fails, returns what it printed on standard error.
 fn recolor_me(colors: &str, palette: Option<&OsStr>) -> Result<(), String> {
     let program = std::env::var_os("ISOCHROME").unwrap_or_else(|| "isochrome".into());
     let mut command = Command::new(&program);
@@ -238,14 +238,14 @@ fn recolor_me(colors: &str, palette: Option<&OsStr>) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()) }
 }
 
-/// See the header.
+/// Moves all movable memory of this process onto `colors`; -1 if that fails. See the header.
 ///
 /// # Safety
 ///
-/// `colors` is a text that ends with a zero byte. `palette` is null or such a text.
+/// `colors` is a string that ends with a zero byte. `palette` is null or such a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isochrome_recolor_me(colors: *const c_char, palette: *const c_char) -> c_int {
-    // SAFETY: by the contract both point to texts that end, or `palette` to nothing.
+    // SAFETY: by the contract `colors` points to a string that ends with a zero byte, and so does `palette` unless it is null.
     let (colors, palette) = unsafe { (CStr::from_ptr(colors), (!palette.is_null()).then(|| CStr::from_ptr(palette))) };
     let palette = palette.map(|palette| OsStr::from_bytes(palette.to_bytes()));
     match recolor_me(&colors.to_string_lossy(), palette) {
@@ -264,19 +264,19 @@ fn mark(edge: Edge) {
     }
 }
 
-/// See the header.
+/// Marks the beginning of a job of the calling thread. See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn isochrome_job_begin() {
     mark(Edge::Begin);
 }
 
-/// See the header.
+/// Marks the end of a job of the calling thread. See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn isochrome_job_end() {
     mark(Edge::End);
 }
 
-/// See the header.
+/// Returns the message of the last error in this thread; empty if there was none. See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn isochrome_error() -> *const c_char {
     ERROR.with(|error| error.borrow().as_ptr())

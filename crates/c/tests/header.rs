@@ -2,6 +2,9 @@
 //! static and with the shared library, and run. If colors cannot be found, the test is reported as ignored; `HARDWARE_REQUIRED=1` makes
 //! that a failure.
 
+#[path = "../../cli/tests/trial/mod.rs"]
+mod trial;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,30 +12,28 @@ use std::process::{Command, ExitCode, Stdio};
 
 use isochrome_host::color::resident;
 use isochrome_host::run::marks::{Edge, MarkReader, VARIABLE};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::Trial;
+
+use trial::{NotRun, Outcome, run, trial};
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // One at a time: they measure the same cache.
-    arguments.test_threads.get_or_insert(1);
-    let trials = vec![
-        trial("the_example_runs_with_the_static_library", "run"),
-        trial("the_example_runs_with_the_shared_library", "shared"),
-        Trial::ignorable_test(
-            "jobs_of_a_program_are_marked_for_who_observes_it_and_else_nothing_happens",
-            jobs_are_marked,
-        ),
-        Trial::ignorable_test("a_program_moves_itself_onto_colors", recolored_by_itself),
-        Trial::test("the_library_has_every_function_of_the_header_and_no_other", every_function),
-    ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    run(vec![
+        trial("the_example_runs_with_the_static_library", || example_runs("run")),
+        trial("the_example_runs_with_the_shared_library", || example_runs("shared")),
+        trial("jobs_of_a_program_are_marked_for_who_observes_it_and_else_nothing_happens", jobs_are_marked),
+        trial("a_program_moves_itself_onto_colors", recolored_by_itself),
+        Trial::test("the_library_has_every_function_of_the_header_and_no_other", || {
+            every_function();
+            Ok(())
+        }),
+    ])
 }
 
 fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/c")
 }
 
-/// Returns the folder where cargo has put the libraries: that of this test.
+/// Returns the folder of this test program, where cargo puts the libraries too.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     test.parent().expect("in a folder").to_owned()
@@ -47,49 +48,43 @@ fn make(goal: &str) -> Command {
     make
 }
 
-fn no_compiler() -> bool {
-    ["make", "cc"].iter().any(|program| Command::new(program).arg("--version").output().is_err())
+fn has_compiler() -> Outcome {
+    let found = |program| Command::new(program).arg("--version").output().is_ok();
+    if ["make", "cc"].into_iter().all(found) { Ok(()) } else { Err(NotRun("make or cc is missing".to_owned())) }
 }
 
-fn trial(name: &'static str, goal: &'static str) -> Trial {
-    Trial::ignorable_test(name, move || {
-        if no_compiler() {
-            return not_run("make or cc is missing");
+fn example_runs(goal: &str) -> Outcome {
+    has_compiler()?;
+    let output = make(goal).output().expect("make starts");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match output.status.code() {
+        Some(0) if text.contains("page 5: color 3") => Ok(()),
+        // make exits with 2 and prints the exit code of the example, which is 3 if the colors cannot be found.
+        Some(2) if text.contains("Error 3") => {
+            Err(NotRun(text.lines().find(|line| line.contains("colors")).unwrap_or("").to_owned()))
         }
-        let output = make(goal).output()?;
-        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        match output.status.code() {
-            Some(0) if text.contains("page 5: color 3") => Ok(Completion::Completed),
-            // make gives 2 and says what the program gave.
-            Some(2) if text.contains("Error 3") => not_run(text.lines().find(|l| l.contains("colors")).unwrap_or("")),
-            code => Err(Failed::from(format!("{code:?}: {text}"))),
-        }
-    })
-}
-
-/// Returns the path of the program `jobs`.
-fn jobs() -> Result<PathBuf, Failed> {
-    let built = make("jobs").output()?;
-    if built.status.success() {
-        Ok(Path::new(env!("CARGO_TARGET_TMPDIR")).join("jobs"))
-    } else {
-        Err(Failed::from(String::from_utf8_lossy(&built.stderr).into_owned()))
+        code => panic!("{code:?}: {text}"),
     }
 }
 
-fn jobs_are_marked() -> Result<Completion, Failed> {
-    if no_compiler() {
-        return not_run("make or cc is missing");
-    }
-    let program = jobs()?;
-    let mut reader = MarkReader::new(64)?;
+/// Builds the program `jobs` and returns its path.
+fn jobs() -> PathBuf {
+    let built = make("jobs").output().expect("make starts");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("jobs")
+}
+
+fn jobs_are_marked() -> Outcome {
+    has_compiler()?;
+    let program = jobs();
+    let mut reader = MarkReader::new(64).expect("a ring");
     let run = |mut command: Command| {
         let output = command.stdin(Stdio::null()).output().expect("the program starts");
         assert!(output.status.success() && output.stdout.starts_with(b"sum "), "{output:?}");
     };
     let mut marks = Vec::new();
     run(Command::new(&program));
-    // A number that is no ring: the program's standard output.
+    // This descriptor is the program's standard output and no ring.
     let mut wrong = Command::new(&program);
     wrong.env(VARIABLE, "1");
     run(wrong);
@@ -102,29 +97,26 @@ fn jobs_are_marked() -> Result<Completion, Failed> {
     let edges: Vec<Edge> = marks.iter().map(|mark| mark.edge).collect();
     assert_eq!(edges, [Edge::Begin, Edge::End].repeat(5));
     assert!(marks.iter().map(|mark| mark.at.0).is_sorted() && reader.lost() == 0, "{marks:?}");
-    Ok(Completion::Completed)
+    Ok(())
 }
 
-fn recolored_by_itself() -> Result<Completion, Failed> {
-    let frames = resident::mappings(std::process::id());
-    if let Err(error) = frames {
-        return not_run(&error.to_string());
-    }
-    if no_compiler() {
-        return not_run("make or cc is missing");
-    }
+fn recolored_by_itself() -> Outcome {
+    resident::mappings(std::process::id()).map_err(|error| NotRun(error.to_string()))?;
+    has_compiler()?;
     let command = libraries().join("../isochrome");
     if !command.exists() {
-        return not_run("the isochrome command is not built; cargo build -p isochrome-cli");
+        return Err(NotRun("the isochrome command is not built; cargo build -p isochrome-cli".to_owned()));
     }
-    let program = jobs()?;
-    let folder = tempfile::tempdir()?;
+    let program = jobs();
+    let folder = tempfile::tempdir().expect("a folder");
     let palette = folder.path().join("bits.json");
-    std::fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#)?;
+    std::fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#)
+        .expect("a file");
     // The colors are bits of the frame number and not those of the cache, so eviction tests must not judge them.
     let trusting = folder.path().join("isochrome");
-    std::fs::write(&trusting, format!("#!/bin/sh\nexec '{}' \"$@\" --trust-palette\n", command.display()))?;
-    std::fs::set_permissions(&trusting, std::fs::Permissions::from_mode(0o755))?;
+    std::fs::write(&trusting, format!("#!/bin/sh\nexec '{}' \"$@\" --trust-palette\n", command.display()))
+        .expect("a file");
+    std::fs::set_permissions(&trusting, std::fs::Permissions::from_mode(0o755)).expect("its own file");
     let start = |colors: &str, command: &Path| {
         let mut jobs = Command::new(&program);
         jobs.arg(colors).arg(&palette).env("ISOCHROME", command).env("ISOCHROME_RUNTIME_DIR", folder.path());
@@ -133,7 +125,7 @@ fn recolored_by_itself() -> Result<Completion, Failed> {
     for (colors, command, what) in
         [("16", &*trusting, "out of range"), ("0-3", Path::new("/no/such/command"), "into PATH")]
     {
-        let output = start(colors, command).wait_with_output()?;
+        let output = start(colors, command).wait_with_output().expect("it ends");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(3) && said.contains(what) && said.contains("hint:"), "{output:?}");
     }
@@ -141,27 +133,18 @@ fn recolored_by_itself() -> Result<Completion, Failed> {
     let mut line = String::new();
     BufReader::new(moved.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
     assert!(line.starts_with("sum "), "{line} {:?}", moved.wait_with_output());
-    // Its buffer: other memory it may have touched since.
+    // Only the buffer is checked, because the program may have touched other memory since the move.
     let mappings = resident::mappings(moved.id()).expect("it waits for the end of its input");
     let buffer = mappings.iter().find(|mapping| mapping.name.is_empty() && mapping.pages.len() >= 256).expect("1 MiB");
     let there = buffer.pages.iter().filter(|page| page.frame.is_some_and(|frame| (4..7).contains(&(frame.0 % 16))));
     let there = there.count();
     assert!(there >= 256, "{there} of {} pages", buffer.pages.len());
-    let output = moved.wait_with_output()?;
+    let output = moved.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{output:?}");
-    Ok(Completion::Completed)
+    Ok(())
 }
 
-fn not_run(why: &str) -> Result<Completion, Failed> {
-    if std::env::var_os("HARDWARE_REQUIRED").is_some() {
-        Err(Failed::from(why))
-    } else {
-        // On one line, because the list at the end of `make test` has one line per test.
-        Ok(Completion::ignored_with(why.lines().collect::<Vec<_>>().join(" ")))
-    }
-}
-
-fn every_function() -> Result<(), Failed> {
+fn every_function() {
     let header = include_str!("../include/isochrome.h");
     // A declaration is a line that ends in `);` and names the function before the parenthesis.
     let declared = header.lines().filter_map(|line| line.strip_suffix(");")?.split_once('(')).map(|(before, _)| before);
@@ -172,9 +155,5 @@ fn every_function() -> Result<(), Failed> {
     let mut defined: Vec<String> = defined.map(|(name, _)| name.to_owned()).collect();
     declared.sort();
     defined.sort();
-    if declared == defined && declared.len() > 5 {
-        Ok(())
-    } else {
-        Err(format!("{declared:?} against {defined:?}").into())
-    }
+    assert!(declared == defined && declared.len() > 5, "{declared:?} against {defined:?}");
 }

@@ -1,12 +1,12 @@
-//! `isochrome lab filter` and the other kernels: what a cache flood costs a task, with and without colors of its own.
+//! `isochrome lab filter` and the other kernels: measures the cost of a cache flood to a task, with and without colors of its own.
 
 use anyhow::Result;
 use isochrome_host::counters::events::Quantity;
 use isochrome_host::load::kernels::KernelKind;
 use isochrome_host::sys::clock;
-use isochrome_lab::kernels::{At, Experiment as OfKernel, Jobs, Kernels, Outcome, Work, section};
+use isochrome_lab::kernels::{Experiment as OfKernel, Jobs, Kernels, Outcome, Work, section};
 use isochrome_lab::runner::Experiment;
-use isochrome_lab::samples::{Block, csv};
+use isochrome_lab::samples::csv;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::coloring::own_colors;
 use crate::context::Context;
 use crate::{Verdict, evidence, results};
 
-/// One kernel, as it is printed.
+/// Printed result of a kernel.
 #[derive(Serialize, JsonSchema)]
 pub struct Kernel<'a> {
     #[serde(flatten)]
@@ -40,17 +40,17 @@ pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
     if let Work::Short(kind, size) = work {
         kind.check_size(size)?;
     }
-    let place = &options.place;
-    let context = Context::new(place)?;
-    let target = context.target(place)?;
+    let measurement = &options.measurement;
+    let context = Context::new(measurement)?;
+    let target = context.target(measurement)?;
     let count = target.geometry.color_count(context.machine.page_bytes);
     let colors = options.colors.as_deref().map(|list| own_colors(Some(list), count)).transpose()?;
-    let (palette, pool) = context.collect(place, target, colors.as_ref().map(Vec::len))?;
+    let (palette, pool) = context.collect(measurement, target, colors.as_ref().map(Vec::len))?;
 
     let (counters, settings) = (context.counters(2, Some(Quantity::L1DataRefills)), context.settle());
     let mut jobs = Jobs::new(Some(&pool), target, counters.as_ref(), &[work], colors)?;
-    let blocks = measure(&mut jobs, &context, work.name(), (options.blocks, options.jobs))?;
-    let warnings = evidence::warnings(&context, &jobs, counters.is_some(), &settings);
+    let blocks = results::measure(work.name(), &mut jobs, &context.amount(options.blocks, options.jobs))?;
+    let warnings = evidence::warnings(&context, counters.is_some(), &settings);
     drop(settings);
     let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments: jobs.conclude(&blocks) };
     let (section, raw) = (section(&kernels, &context.machine, Some(&palette)), csv(&blocks, &jobs.columns()));
@@ -60,17 +60,4 @@ pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
     let numbers = serde_json::to_value(kernel)?;
     let outcome = results::Outcome { context: &context, palette: Some(palette), section, raw, warnings };
     results::leave_as(&options.results, outcome, &numbers)
-}
-
-/// Runs the blocks of `jobs`. Without canary pages no block is ever accepted, so one round is enough.
-pub fn measure(
-    jobs: &mut Jobs<'_>,
-    context: &Context,
-    what: &'static str,
-    (blocks, samples): (u32, u32),
-) -> Result<Vec<Block<At>>> {
-    if !jobs.has_canaries() {
-        eprintln!("cached and evicted lines cannot be told apart by time here: no block will count");
-    }
-    results::measure(what, jobs, &context.amount(blocks, samples))
 }

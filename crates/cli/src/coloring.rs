@@ -17,8 +17,8 @@ use isochrome_model::units::{Bytes, Color, CpuId, format_list, parse_list};
 use crate::args::ChosenColors;
 use crate::files;
 
-/// Resolves what `chosen` asks for, for a program that runs on `cpus`, without granting any colors yet. A palette that is not known is
-/// measured. `seed`: the seed of the measurements.
+/// Returns the coloring that `chosen` requests for a program on `cpus`, without granting any colors yet. If the palette is not known, it is
+/// measured with the seed `seed`.
 pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Coloring> {
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
@@ -48,7 +48,7 @@ pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Col
     Ok(Coloring::new((known, numbers), &machine, request)?)
 }
 
-/// Checks whether the colors that `chosen` names exist on `cpus`, as far as that is known without measuring.
+/// Checks that the colors in `chosen` exist on the first of `cpus`, as far as that is known without measuring.
 pub fn check(chosen: &ChosenColors, cpus: &[CpuId]) -> Result<()> {
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
@@ -68,7 +68,7 @@ pub fn listed(list: &str, count: u32) -> Result<Vec<Color>> {
     Ok(colors.into_iter().map(|color| Color(color as u16)).collect())
 }
 
-/// Returns the colors in `list`, or the first half of `count` colors if `None`, for a task. Fails if they are all colors.
+/// Returns the colors in `list`, or the first half of `count` colors if `None`, for a task. Fails if the list is empty or has all colors.
 pub fn own_colors(list: Option<&str>, count: u32) -> Result<Vec<Color>> {
     let half = format_list(&(0..(count / 2).max(1)).collect::<Vec<_>>());
     let colors = listed(list.unwrap_or(&half), count)?;

@@ -1,4 +1,4 @@
-//! `isochrome lab conflicts`: what conflicts of a buffer's pages cost, and from it the miss penalty.
+//! `isochrome lab conflicts`: measures the cost of conflicts among a buffer's pages, and derives the miss penalty from it.
 
 use anyhow::Result;
 use isochrome_lab::conflicts::{Walks, pages_per_color, section};
@@ -11,11 +11,11 @@ use crate::context::Context;
 use crate::results::{self, Outcome};
 
 pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
-    let place = &options.place;
-    let context = Context::new(place)?;
-    let target = context.target(place)?;
+    let measurement = &options.measurement;
+    let context = Context::new(measurement)?;
+    let target = context.target(measurement)?;
     let pages = pages_per_color(target, options.buffers, context.seed);
-    let (palette, pool) = context.collect_pages(place, target, pages)?;
+    let (palette, pool) = context.collect_pages(measurement, target, pages)?;
     let settings = context.settle();
     let mut experiment = Walks::new(&pool, target, options.buffers, context.seed)?;
     let blocks = results::measure("walking over buffers", &mut experiment, &context.amount(options.rounds, 1))?;

@@ -18,7 +18,7 @@ use isochrome_model::miss_ratio::Touches;
 use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns, format_list, parse_list};
 
-use crate::args::{By, Place};
+use crate::args::{By, MeasurementOptions};
 use crate::evidence;
 
 /// SCHED_FIFO priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
@@ -53,9 +53,9 @@ pub struct Context {
 }
 
 impl Context {
-    /// Reads the machine as [`Context::at`] does, and prints the CPU and the seed. The seed is drawn if `place` has none.
-    pub fn new(place: &Place) -> Result<Context> {
-        let context = Context::at(place.cpu, seed(place.seed))?;
+    /// Reads the machine as [`Context::at`] does, and prints the CPU and the seed. The seed is drawn if `measurement` has none.
+    pub fn new(measurement: &MeasurementOptions) -> Result<Context> {
+        let context = Context::at(measurement.cpu, seed(measurement.seed))?;
         eprintln!("on CPU {}, seed {}", context.cpu.0, context.seed);
         Ok(context)
     }
@@ -93,7 +93,7 @@ impl Context {
         RealtimeRequest::new().pin(self.cpu).apply()
     }
 
-    /// Returns warnings about what could not be learned of the machine, or set for `settings`.
+    /// Returns warnings about facts of the machine that could not be learned, and about settings that could not be made.
     pub fn warnings(&self, settings: &RealtimeSettings) -> Vec<String> {
         self.notes.iter().chain(settings.notes()).map(evidence::note_text).collect()
     }
@@ -103,16 +103,16 @@ impl Context {
         Amount { blocks: blocks as usize, samples: samples as usize, seed: self.seed, cpu: self.cpu, limit: None }
     }
 
-    /// Returns the level that `place` asks to color.
-    pub fn target(&self, place: &Place) -> Result<Target> {
-        Ok(Target::of(&self.machine, place.level, self.cpu)?)
+    /// Returns the cache level to color: that of `measurement`, or the default one.
+    pub fn target(&self, measurement: &MeasurementOptions) -> Result<Target> {
+        Ok(Target::of(&self.machine, measurement.level, self.cpu)?)
     }
 
-    /// Surveys `pages` pages with the options in `place`; see [`Survey::patiently`].
-    pub fn survey(&self, place: &Place, target: Target, pages: usize) -> Result<(Survey, u64)> {
+    /// Surveys `pages` pages with the options in `measurement`. Returns the survey and the number of attempts; see [`Survey::patiently`].
+    pub fn survey(&self, measurement: &MeasurementOptions, target: Target, pages: usize) -> Result<(Survey, u64)> {
         let start = |attempt| {
-            let (memory, seed) = (place.memory(), self.seed.wrapping_add(attempt));
-            match method(place.by) {
+            let (memory, seed) = (measurement.memory(), self.seed.wrapping_add(attempt));
+            match method(measurement.by) {
                 Some(method) => {
                     Survey::start_by(method, target, Survey::memory(target, memory)?, &self.processor, seed)
                 }
@@ -122,28 +122,38 @@ impl Context {
         Ok(Survey::patiently(pages, start)?)
     }
 
-    /// Finds the colors of enough pages for experiments (floods of every color and tasks, twice over), and verifies them.
+    /// Finds the colors of enough pages for experiments, which need floods of every color and memory of tasks, and verifies the colors.
     ///
     /// Fails with [`InDoubt`] if the colors cannot be trusted.
     ///
     /// `own`: number of colors of the task, if it was chosen already.
-    pub fn collect(&self, place: &Place, target: Target, own: Option<usize>) -> Result<(PaletteEvidence, FramePool)> {
-        /// Pages of each color for each way: floods of two kinds, and as much again for tasks.
+    pub fn collect(
+        &self,
+        measurement: &MeasurementOptions,
+        target: Target,
+        own: Option<usize>,
+    ) -> Result<(PaletteEvidence, FramePool)> {
+        /// Pages of each color per way: enough for floods of two kinds, and as many again for tasks.
         const PAGES_PER_WAY: usize = 6;
         /// Number of pages of the largest task, including canary pages, with room to spare.
         const TASK_PAGES: usize = 64;
         let task = own.map_or(0, |colors| TASK_PAGES.div_ceil(colors.max(1)));
-        self.collect_pages(place, target, target.geometry.ways as usize * PAGES_PER_WAY + task)
+        self.collect_pages(measurement, target, target.geometry.ways as usize * PAGES_PER_WAY + task)
     }
 
-    /// Finds `wanted` pages of every color and verifies the colors, on the CPU of the context. Returns evidence of the palette, and these pages.
+    /// Finds `wanted` pages of every color on the CPU of the context, and verifies the colors. Returns evidence of the palette, and the pages.
     ///
-    /// Fails with [`InDoubt`] when they cannot be trusted.
-    pub fn collect_pages(&self, place: &Place, target: Target, wanted: usize) -> Result<(PaletteEvidence, FramePool)> {
+    /// Fails with [`InDoubt`] if the colors cannot be trusted.
+    pub fn collect_pages(
+        &self,
+        measurement: &MeasurementOptions,
+        target: Target,
+        wanted: usize,
+    ) -> Result<(PaletteEvidence, FramePool)> {
         let _settings = self.pin();
-        // Gone from the terminal when it goes out of scope.
+        // The spinner disappears from the terminal when it goes out of scope.
         let _bar = spinner("finding colors");
-        let (mut survey, _) = self.survey(place, target, 0)?;
+        let (mut survey, _) = self.survey(measurement, target, 0)?;
         survey.classify_until(wanted)?;
         let mut doubts: Vec<String> = survey.inference().doubts.iter().map(ToString::to_string).collect();
         let failed = survey.verify().failed();
@@ -159,7 +169,7 @@ impl Context {
         Ok((evidence, FramePool::new(arena, &inference.page_colors, inference.palette.colors)))
     }
 
-    /// Opens counters of the misses of `level`, and of `also` if the machine counts both. `None` if the misses cannot be counted.
+    /// Opens counters of the data misses of `level`, and of `also` if the machine counts both. `None` if the misses cannot be counted.
     pub fn counters(&self, level: u8, also: Option<Quantity>) -> Option<Counters> {
         let misses = miss_events(&self.processor, level, Touches::Data).next()?;
         let also = also.and_then(|quantity| event(&self.processor, quantity));
@@ -180,13 +190,13 @@ pub fn listed_cpus(list: &str, may: &[CpuId]) -> Result<Vec<CpuId>> {
     Ok(cpus.into_iter().map(CpuId).collect())
 }
 
-/// Returns the seed asked for, else a random one.
+/// Returns the requested seed, or a random one if none was requested.
 pub fn seed(asked: Option<u64>) -> u64 {
-    // As many digits as people copy without mistakes.
+    // Few digits, so that people can copy the seed without mistakes.
     asked.unwrap_or_else(|| fastrand::u64(..1_000_000))
 }
 
-/// Returns the method asked for; `None` stands for the first that works.
+/// Returns the requested method; `None` for [`By::Auto`], which uses the first method that works.
 pub fn method(by: By) -> Option<Method> {
     match by {
         By::Auto => None,
@@ -196,7 +206,7 @@ pub fn method(by: By) -> Option<Method> {
     }
 }
 
-/// Returns a progress bar on standard error; it is not drawn where that is no terminal.
+/// Returns a progress bar on standard error, which is drawn only on a terminal.
 pub fn progress(what: &str, length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length).with_message(what.to_owned());
     let style = ProgressStyle::with_template("{msg:28} {wide_bar} {pos}/{len} {eta:>4}");
@@ -204,12 +214,12 @@ pub fn progress(what: &str, length: u64) -> ProgressBar {
     bar
 }
 
-/// Prints `text` on standard error without disturbing the bar, also where the bar is not shown.
+/// Prints `text` on standard error without disturbing the progress bar, whether or not the bar is shown.
 pub fn tell(bar: &ProgressBar, text: &str) {
     bar.suspend(|| eprintln!("{text}"));
 }
 
-/// Returns a spinner on standard error for work of unknown length; it is not drawn where that is no terminal.
+/// Returns a spinner on standard error for work of unknown length, which is drawn only on a terminal.
 pub fn spinner(what: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned()).with_finish(ProgressFinish::AndClear);
     bar.enable_steady_tick(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! `isochrome lab crpd`: what a preemption costs through the cache, against the size of what was in use.
+//! `isochrome lab crpd`: measures the cache-related preemption delay against the size of the working set.
 
 use anyhow::{Context as _, Result};
 use isochrome_host::sys::clock;
@@ -15,18 +15,18 @@ use crate::workload::can_hold;
 use crate::{Verdict, evidence, probe};
 
 pub fn run(options: &CrpdOptions) -> Result<Verdict> {
-    let place = &options.place;
+    let measurement = &options.measurement;
     if let (Some(name), Some(mhz)) = (&options.modeled.machine, options.modeled.mhz) {
         return modeled(options, name, mhz);
     }
     let touches = options.kind;
-    let mut context = Context::new(place)?;
-    let target = context.target(place)?;
+    let mut context = Context::new(measurement)?;
+    let target = context.target(measurement)?;
     let count = target.geometry.color_count(context.machine.page_bytes);
     let (percents, colors) = (sizes(options.step), own_colors(options.colors.as_deref(), count)?);
     let pages = Preempting::pages_per_color(target, &percents, colors.len());
-    let (palette, pool) = context.collect_pages(place, target, pages)?;
-    // The refill time that the slope is compared with.
+    let (palette, pool) = context.collect_pages(measurement, target, pages)?;
+    // The slope of the delay is compared with this refill time.
     let cpu = context.cpu;
     let notes = probe::measure(&mut context, Some((&pool, target.level)), vec![cpu])?;
     let refill =
@@ -58,13 +58,13 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
 fn modeled(options: &CrpdOptions, name: &str, mhz: u32) -> Result<Verdict> {
     let touches = options.kind;
     let machine = named_machine(name)?;
-    let number = options.place.level.unwrap_or(2);
+    let number = options.measurement.level.unwrap_or(2);
     let mut holding = machine.levels.iter().filter(|level| can_hold(level.holds, touches));
     let level = usize::from(number).checked_sub(1).and_then(|index| holding.nth(index));
     let level = &level.with_context(|| format!("{name} has no level {number}\n  hint: --level chooses one"))?.cache;
     let count = level.geometry.color_count(machine.page_bytes);
     let (colors, percents) = (own_colors(options.colors.as_deref(), count)?, sizes(options.step));
-    // Each miss is waited for, so that one walk is all there is to see.
+    // The modeled core waits for each miss, so the order of the lines makes no difference and one walk is enough.
     let request = Request {
         machine: &machine,
         level,
@@ -92,7 +92,7 @@ fn modeled(options: &CrpdOptions, name: &str, mhz: u32) -> Result<Verdict> {
     results::leave_modeled(&options.results, &machine.name, section(&measured), &raw)
 }
 
-/// Returns working sets from 5 % to 130 % of the partition in steps of `step`; half and all of it are among them.
+/// Returns the sizes of the working sets in percent of the partition: from 5 to 130 in steps of `step`, always with 50 and 100.
 fn sizes(step: u32) -> Vec<u32> {
     let mut sizes: Vec<u32> =
         (step..=130).step_by(step as usize).filter(|percent| *percent > 5).chain([5, 50, 100, 130]).collect();

@@ -1,4 +1,4 @@
-//! `isochrome demo`: the heart of [Liedtke1997, §5] on this machine, and a report.
+//! `isochrome demo`: repeats the main experiments of [Liedtke1997, §5] on this machine and writes a report.
 
 mod taskset;
 
@@ -12,6 +12,7 @@ use isochrome_host::doctor;
 use isochrome_host::interrupt;
 use isochrome_host::load::kernels::KernelKind;
 use isochrome_host::sys::clock;
+use isochrome_lab::error::LabError;
 use isochrome_lab::kernels::{Jobs, Kernels, Work, section};
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
@@ -21,10 +22,11 @@ use isochrome_report::{html, text::table};
 
 use crate::args::{DemoOf, DemoOptions};
 use crate::context::{Context, InDoubt};
-use crate::{Verdict, bench, evidence, files, hints, probe, results};
+use crate::{Verdict, evidence, files, hints, probe, results};
 
-/// Blocks of each condition, and jobs of each kind in a block.
+/// Number of blocks of each condition, and number of jobs of each kind in a block.
 const AMOUNT: (u32, u32) = (60, 10);
+/// The same for `--quick`.
 const QUICK_AMOUNT: (u32, u32) = (8, 5);
 
 /// Time slices of the matrix multiplication, in microseconds. [Liedtke1997, Fig. 7]
@@ -40,13 +42,14 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     files::make_folder(folder)?;
     eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100))));
 
-    let place = &options.place;
-    let mut context = Context::new(place)?;
+    let measurement = &options.measurement;
+    let mut context = Context::new(measurement)?;
     let mut warnings = Vec::new();
-    let colored = context.target(place).and_then(|target| Ok((target, context.collect(place, target, None)?)));
+    let colored =
+        context.target(measurement).and_then(|target| Ok((target, context.collect(measurement, target, None)?)));
     let (target, found) = match colored {
         Ok((target, found)) => (Some(target), Some(found)),
-        // What the machine cannot do is part of the answer; what was asked wrongly is not.
+        // A limitation of the machine becomes a warning in the report; a wrong option is an error.
         Err(error) if is_of_the_machine(&error) => {
             warnings.push(format!("No colors, so no partitioning here: {}", hints::text(&*error)));
             (Target::to_flood(&context.machine, context.cpu), None)
@@ -68,22 +71,26 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     if let Some(target) = target {
         let (counters, settings) = (context.counters(2, Some(Quantity::L1DataRefills)), context.settle());
         let amount = if options.quick { QUICK_AMOUNT } else { AMOUNT };
-        let mut of_machine = None;
         for (kernel, works) in works(options.quick) {
             if interrupt::interrupted() {
                 break;
             }
-            let mut jobs = Jobs::new(pool.as_ref(), target, counters.as_ref(), &works, None)?;
-            let warnings_of_machine = || evidence::warnings(&context, &jobs, counters.is_some(), &settings);
-            of_machine.get_or_insert_with(warnings_of_machine);
+            let mut jobs = match Jobs::new(pool.as_ref(), target, counters.as_ref(), &works, None) {
+                Ok(jobs) => jobs,
+                Err(error @ LabError::NoCanaries { .. }) => {
+                    warnings.push(format!("Not measured: {kernel}: {}", hints::text(&error)));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             eprintln!("  {kernel}");
-            let blocks = bench::measure(&mut jobs, &context, kernel, amount)?;
+            let blocks = results::measure(kernel, &mut jobs, &context.amount(amount.0, amount.1))?;
             experiments.extend(jobs.conclude(&blocks));
             let name = format!("{kernel}.csv");
             let file = files::write_raw(&folder.join(&name), &csv(&blocks, &jobs.columns()))?;
             raw.push(RawFile { path: name, ..file });
         }
-        warnings.splice(0..0, of_machine.unwrap_or_default());
+        warnings.splice(0..0, evidence::warnings(&context, counters.is_some(), &settings));
     }
 
     let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments };
@@ -99,7 +106,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Whether `error` comes from the machine or its state, which does not allow what was tried.
+/// Whether `error` is due to the machine or its present state, and not to wrong options.
 fn is_of_the_machine(error: &anyhow::Error) -> bool {
     error.is::<InDoubt>()
         || error
@@ -108,7 +115,7 @@ fn is_of_the_machine(error: &anyhow::Error) -> bool {
             .any(|error| error.may_pass() || matches!(error, ColorError::OneColor { .. }))
 }
 
-/// Returns the CPU that is measured on and a few others, to find out whether they share its caches.
+/// Returns the CPU of the context and a few others, which are probed to find out whether they share caches with it.
 fn probed_cpus(context: &Context) -> Vec<CpuId> {
     const OTHERS: usize = 2;
     let others = context.allowed.iter().copied().filter(|cpu| *cpu != context.cpu).take(OTHERS);

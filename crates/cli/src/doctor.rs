@@ -1,4 +1,4 @@
-//! `isochrome doctor`: what this machine allows and how to allow more.
+//! `isochrome doctor`: shows what this machine allows and how to allow more.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{Verdict, files};
 
-/// Version of what is printed as JSON.
+/// Schema of the printed JSON.
 pub const SCHEMA: &str = "isochrome-doctor/1";
 
 /// Availability of features on this machine.

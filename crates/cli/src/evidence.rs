@@ -1,4 +1,4 @@
-//! Putting evidence together: what was measured, where, when, by which command, and every job beside it.
+//! Puts evidence together: what was measured, where, when and by which command, and the files with all samples.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,13 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::RealtimeSettings;
 use isochrome_host::machine::sysfs::Note;
-use isochrome_lab::kernels::Jobs;
 use isochrome_model::evidence::{Evidence, PaletteEvidence, RawFile, SCHEMA, Section};
 use isochrome_model::machine::Machine;
 
 use crate::context::Context;
 
-/// Makes evidence, as of now, of what was measured at `context`; see [`about`].
+/// Returns evidence of a measurement in `context`, dated now; see [`about`].
 pub fn of(
     context: &Context,
     palette: Option<PaletteEvidence>,
@@ -29,7 +28,7 @@ pub fn of(
     }
 }
 
-/// Makes evidence, as of now, of what was seen on `machine`. Its first warning says so if the measurement was interrupted.
+/// Returns evidence of a measurement on `machine`, dated now. If the measurement was interrupted, the first warning reports that.
 pub fn about(machine: &Machine, raw: &[RawFile], mut warnings: Vec<String>) -> Evidence {
     if interrupt::interrupted() {
         warnings.insert(0, "Interrupted: what was not measured by then is missing.".to_owned());
@@ -61,21 +60,14 @@ fn command_line() -> Vec<String> {
     command
 }
 
-/// Returns what the reader must know of the machine to judge the numbers.
-pub fn warnings(context: &Context, jobs: &Jobs<'_>, counted: bool, settings: &RealtimeSettings) -> Vec<String> {
+/// Returns the warnings that a reader needs to judge the numbers. `counted`: whether misses were counted.
+pub fn warnings(context: &Context, counted: bool, settings: &RealtimeSettings) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &context.machine.hypervisor {
         warnings.push(format!(
             "This is a virtual machine ({hypervisor}): other guests share caches and CPUs unseen. Only accepted blocks \
              count; how many were is stated with every result."
         ));
-    }
-    if !jobs.has_canaries() {
-        warnings.push(
-            "The time of a cached and of an evicted line cannot be told apart here, so no block can be accepted: nothing \
-             is concluded."
-                .to_owned(),
-        );
     }
     if !counted {
         warnings.push(

@@ -1,6 +1,7 @@
-//! `isochrome exec`: a program started on chosen colors, and kept there.
+//! `isochrome exec`: starts a program on chosen colors and keeps it there.
 //!
-//! The program starts at once and runs whatever happens to its colors. The host's [`Keeper`] maintains its colors; this module reports on it.
+//! The program starts at once, and runs even if it cannot get its colors. The host's [`Keeper`] keeps it on its colors; this module prints the
+//! keeper's reports.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -26,8 +27,9 @@ use crate::notify::Relay;
 use crate::placement::line;
 use crate::{Verdict, coloring, files, hints};
 
-/// Longest wait for the last output of the program, and time between two checks whether it is there.
+/// Longest wait for the last output of the program.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// Time between two checks whether the last output has been copied.
 const GLANCE: Duration = Duration::from_millis(20);
 
 /// Exit codes of env(1): env itself failed, the program cannot be executed, the program is not found.
@@ -55,7 +57,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     ensure!(options.interval.0 > 0, "an interval of no time\n  hint: --interval 1s");
     let own = Owner::of(std::process::id())?;
     let reserved = options.strict.then(|| reserve(&options.colors, cpus.clone(), own.clone())).transpose()?;
-    // What is wrong whatever is measured is said at once.
+    // Errors that no measurement can change are reported at once.
     let hopeless = coloring::check(&options.colors, &cpus).err().map(|error| hints::text(&*error));
     let signals = Signals::keep().context("signals cannot be kept")?;
     launch::adopt_orphans().context("orphans cannot be adopted")?;
@@ -104,7 +106,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     }
     let (end, report) = kept.map_err(|_| anyhow!("the thread that moves pages has ended early"))?;
     if let Some(copier) = copier {
-        // What the program printed last is on its way; what a program that it left behind prints is not waited for.
+        // The last output of the program may still be in the pipe. Output of programs that it left behind is not waited for.
         let limit = Instant::now() + LAST_OUTPUT;
         while !copier.is_finished() && Instant::now() < limit {
             std::thread::sleep(GLANCE);
@@ -120,8 +122,9 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     })
 }
 
-/// Returns the relay between the program and its service manager. It is needed even where its messages are not waited for, because
-/// the manager knows this process as the service. `None` if no relay is needed, or if it cannot be made and nothing waits for it.
+/// Returns the relay between the program and its service manager; `None` if no relay is needed, or if none can be created and nothing waits for
+/// its messages. A relay is needed whenever there is a service manager, because the manager knows this process, and not the program, as the
+/// service.
 fn relay_for(options: &ExecOptions, command: &mut Command, launch: &mut Launch) -> Result<Option<Relay>> {
     let waits_for_it = options.ready == Ready::SdNotify;
     let needs_relay = waits_for_it || std::env::var_os("NOTIFY_SOCKET").is_some();
@@ -155,7 +158,8 @@ fn readiness(ready: &Ready) -> Readiness {
     }
 }
 
-/// Reports `notice` about the program on standard error, and in the files asked for.
+/// Handles `notice` about the program: prints it on standard error, publishes its report, or lets the service manager know that the program is
+/// ready.
 fn tell(options: &ExecOptions, relay: Option<&Relay>, notice: Notice<'_>) {
     match notice {
         Notice::OffColors(error) => eprintln!("isochrome: the program runs, but is not on its colors: {error}"),
@@ -166,12 +170,12 @@ fn tell(options: &ExecOptions, relay: Option<&Relay>, notice: Notice<'_>) {
             );
         }
         Notice::Report(report) => publish(options, report),
-        // The service manager may know that the program is ready.
+        // The service manager may learn now that the program is ready.
         Notice::Done => relay.into_iter().for_each(Relay::release),
     }
 }
 
-/// Prints a report, and writes it to the output file if there is one.
+/// Writes a report to the output file if there is one. Prints it with `--json`, or if there is no output file.
 fn publish(options: &ExecOptions, report: &PlacementReport) {
     if let Some(path) = &options.output
         && let Err(error) = files::write_json(path, report)
@@ -202,7 +206,7 @@ fn launch_of(options: &ExecOptions) -> Result<Launch> {
     Ok(Launch { cpus, scheduling, ..Launch::default() })
 }
 
-/// Copies the program's output to this process's, and sets `ready` once a line contains `text`.
+/// Starts a thread that copies the program's standard output to that of this process, and sets `ready` once a line contains `text`.
 fn pass_on(output: std::process::ChildStdout, text: String, ready: Arc<AtomicBool>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut output = BufReader::new(output);

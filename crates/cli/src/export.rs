@@ -1,4 +1,4 @@
-//! `isochrome export`: a plan in the words of other systems.
+//! `isochrome export`: writes a plan as configuration for other systems.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use isochrome_model::units::parse_list;
 use crate::args::ExportOptions;
 use crate::{Verdict, files};
 
-/// Upper bound of cache numbers, which lie below it.
+/// Exclusive upper bound of cache numbers.
 const CACHES_MAX: u32 = 1 << 16;
 
 /// Carries out `isochrome export`.
@@ -26,7 +26,7 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
     let highest = plan.cores.iter().flat_map(|core| &core.tasks).flat_map(|task| &task.partitions).max();
     let partitions = match (options.partitions, &ways) {
         (Some(partitions), _) => partitions,
-        // A partition for each way, unless told otherwise.
+        // By default each way is a partition.
         (None, Some(ways)) => ways.count,
         (None, None) => highest.copied().unwrap_or(1),
     };
@@ -39,7 +39,8 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// Returns the rules for masks: as options give them, else as this machine's resctrl says. `None` if neither is known or no ways are needed.
+/// Returns the rules for masks from the options, else from this machine's resctrl. `None` if the options give none, and the target takes no ways
+/// or resctrl is not mounted.
 fn rules(options: &ExportOptions, level: u8) -> Result<Option<WayRules>> {
     if let Some(count) = options.ways {
         return Ok(Some(WayRules {
@@ -67,7 +68,7 @@ fn save(files: &[File], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Joins files for printing: a single one as it is, several with headings as `head` shows them.
+/// Joins files for printing: a single file as it is, several with headings like those of `head`.
 fn together(files: &[File]) -> String {
     match files {
         [file] => file.text.clone(),

@@ -1,4 +1,4 @@
-//! Reading and writing files, `-` and standard output included.
+//! Reads and writes files, including `-` and standard output.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T> {
     serde_json::from_str(&text).with_context(|| not_whole(path))
 }
 
-/// Returns the error text for a file that has the right schema but other contents than that promises.
+/// Returns the error text for a file that has the right schema but not the contents that the schema describes.
 pub fn not_whole(path: &Path) -> String {
     format!("{}: not a whole file of its kind\n  hint: write the file again", path.display())
 }
@@ -65,7 +65,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("{shown}: cannot write\n  hint: does the folder exist, and may you write there?"))
 }
 
-/// Writes what `text` returns to `path`, if there is a path.
+/// Writes the result of `text` to `path`, if there is a path.
 pub fn write_if(path: &Option<PathBuf>, text: impl FnOnce() -> String) -> Result<()> {
     path.as_ref().map_or(Ok(()), |path| write(path, &text()))
 }
@@ -128,7 +128,7 @@ pub fn leave(output: &Output, value: &impl Serialize, text: impl FnOnce() -> Str
     show(output.json, value, text)
 }
 
-/// Returns `result` with the name of its schema in front, which everything has that is printed or written as JSON.
+/// Returns `result` with the name of its schema in front. All JSON that isochrome prints or writes begins with such a name.
 pub fn versioned<T: Serialize>(schema: &'static str, result: &T) -> impl Serialize {
     #[derive(Serialize)]
     struct Versioned<'a, T> {
@@ -139,7 +139,7 @@ pub fn versioned<T: Serialize>(schema: &'static str, result: &T) -> impl Seriali
     Versioned { schema, result }
 }
 
-/// Whether `error` only says that the reader of standard output has closed it, as `head` does.
+/// Whether `error` only means that the reader of standard output has closed it, as `head` does.
 pub fn nobody_listens(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -1,4 +1,4 @@
-//! `isochrome lab flood`: drives a cache to the state that tasks like least, and proves that it did.
+//! `isochrome lab flood`: floods a cache, to leave it in the worst state for tasks, and verifies the effect.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use crate::probe::saved;
 use crate::results::{self, Outcome};
 use crate::{Verdict, files};
 
-/// Version of the printed result of a flood without self-check.
+/// Schema of the printed result of a flood without self-check.
 pub const SCHEMA: &str = "isochrome-flooded/1";
 
 /// Result of a flood without self-check.
@@ -50,9 +50,9 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
         options.verify || (output.is_none() && raw.is_none()),
         "mere flooding leaves no evidence\n  hint: --verify"
     );
-    let place = &options.place;
-    let context = Context::new(place)?;
-    let declared = context.target(place)?;
+    let measurement = &options.measurement;
+    let context = Context::new(measurement)?;
+    let declared = context.target(measurement)?;
     let parameters = parameters(options.machine.as_deref(), &context, declared.level)?;
     parameters.iter().for_each(|parameters| eprintln!("{parameters}"));
     if options.machine.is_none() {
@@ -63,8 +63,8 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
     let geometry = |level| parameters.iter().find(|it| it.level == level).map(Parameters::geometry);
     let first = first_level(&context).and(geometry(1));
     let target = Target { geometry: geometry(declared.level).unwrap_or(declared.geometry), ..declared };
-    // Colors are found in the cache as the system tells it.
-    let (palette, pool) = context.collect_pages(place, declared, pages_to_verify(target, first))?;
+    // Colors are found with the geometry that the system declares, not with the measured one.
+    let (palette, pool) = context.collect_pages(measurement, declared, pages_to_verify(target, first))?;
     if options.verify {
         check(options, &context, palette, &pool, target, first, &parameters)
     } else {
@@ -72,7 +72,8 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
     }
 }
 
-/// Returns the parameters of the first level and of the level to flood: what the system declares, and what a saved probe has measured.
+/// Returns the parameters of the first level and of the level to flood: those that the system declares, and those that a saved probe has
+/// measured.
 fn parameters(probe: Option<&Path>, context: &Context, level: u8) -> Result<Vec<Parameters>> {
     let probed = probe.map(|path| saved(path, &context.machine)).transpose()?;
     if let (Some(path), Some(probed)) = (probe.map(Path::display), &probed) {
@@ -91,12 +92,12 @@ fn parameters(probe: Option<&Path>, context: &Context, level: u8) -> Result<Vec<
     Ok(numbers.into_iter().filter_map(of).collect())
 }
 
-/// Returns the first data level of the CPU of the context; `None` if that is the level to flood.
+/// Returns the geometry of the first data level of the context's CPU; `None` if the machine describes none.
 pub fn first_level(context: &Context) -> Option<Geometry> {
     context.machine.data_level_of(1, context.cpu).map(|level| level.geometry.value)
 }
 
-/// Returns the size of the outermost level.
+/// Returns the size of the largest data level of the context's CPU.
 fn last_level(context: &Context) -> Bytes {
     let levels = (1..=4).filter_map(|level| context.machine.data_level_of(level, context.cpu));
     levels.map(|level| level.geometry.value.cache_bytes()).max().unwrap_or_default()
@@ -145,7 +146,7 @@ fn check(
     results::leave(&options.results, Outcome { context, palette: Some(palette), section, raw, warnings })
 }
 
-/// Repeats one flood for the duration that `options` give, or until interrupted.
+/// Repeats one flood for the duration in `options`, or until interrupted.
 fn flood(
     options: &FloodOptions,
     context: &Context,

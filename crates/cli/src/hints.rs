@@ -1,5 +1,5 @@
-//! Messages of errors, with the options and verbs that help. The crates below do not know that somebody typed a command line: what they advise
-//! is completed here.
+//! Formats error messages with hints that name options and verbs. The library crates do not know the command line, so this module completes
+//! their hints.
 
 use std::error::Error;
 
@@ -28,7 +28,7 @@ pub fn text(error: &(dyn Error + 'static)) -> String {
         if text.contains(&plain) {
             text = text.replacen(&plain, &whole, 1);
         } else {
-            // Hints come last, so a further cause goes before them.
+            // Hints come last, so a further cause is inserted before them.
             let at = text.find("\n  hint:").unwrap_or(text.len());
             let separator = if text.is_empty() { "" } else { ": " };
             text.insert_str(at, &format!("{separator}{whole}"));
@@ -38,7 +38,7 @@ pub fn text(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns what follows the message of `error` itself, which ends with a hint or not.
+/// Returns the text to append to the message of `error` itself, which may already end with a hint; empty if there is nothing to append.
 fn hint(error: &(dyn Error + 'static)) -> String {
     macro_rules! hints {
         ($($pattern:pat $(if $applies:expr)? => $hint:expr;)*) => {$(
@@ -87,6 +87,7 @@ fn hint(error: &(dyn Error + 'static)) -> String {
         RecordError::Program { .. } => ", behind `--`";
         RecordError::Plugin { .. } => "; --by lackey";
         RecordError::Nothing { hint, .. } if hint.contains("lackey") => ": --by lackey";
+        LabError::NoCanaries { .. } => " (--cpu, --level)";
         LabError::TooFewColors { .. } => ": --level";
         LabError::LateOnColors { .. } => ": --warm-up";
         LabError::Unfit { hint, .. } if hint.ends_with("warm-up") => ": --warm-up";
@@ -102,7 +103,7 @@ fn hint(error: &(dyn Error + 'static)) -> String {
         ExportError::Partition { .. } => ": --partitions";
         ExportError::NoWays { .. } => ": --ways 16";
         WaysError::NoneLeft { .. } => ": --partitions";
-        WaysError::Gaps { .. } => ": isochrome plan --method bfd";
+        WaysError::Gaps { .. } | WaysError::CutShort { .. } => ": isochrome plan --method bfd";
         WaysError::Count { .. } => ": --ways";
         WaysError::Classes { .. } => ": isochrome plan --objective partitions";
         Misshapen { .. } => ": isochrome palette --samples FILE";
@@ -122,7 +123,7 @@ mod tests {
         let whole =
             "a memory limit of 4 KiB is too small to tell colors apart, 64 KiB are needed\n  hint: --memory 64K";
         assert_eq!(text(&limit), whole);
-        // Those that contain it, and say what it says, do not repeat it.
+        // An error that contains this one and prints the same message does not repeat it.
         assert_eq!(text(&LabError::Flood(FloodError::Color(limit))), whole);
         let unmeasured =
             RecolorError::Unmeasured { pid: 7, source: ColorError::ReferenceInDoubt { doubt: "noise".into() } };

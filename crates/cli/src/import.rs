@@ -1,4 +1,4 @@
-//! `isochrome import`: task sets of other tools.
+//! `isochrome import`: converts task sets of other tools.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `isochrome lab interference`: what unmodified programs cost each other, on different CPUs and on one.
+//! `isochrome lab interference`: measures how much unmodified programs slow each other down, on different CPUs and on one.
 
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
@@ -27,30 +27,33 @@ use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::args::{InterferenceOptions, Place};
+use crate::args::{InterferenceOptions, MeasurementOptions};
 use crate::context::{Context, spinner};
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::ways::{self, Given};
 use crate::{Verdict, coloring, hints, job};
 
-/// Default time slices of programs that are named, and of a modeled machine.
+/// Default time slices of programs that `--program` names, and of a modeled machine.
 const SLICES: [Ns; 1] = [Ns(2_500_000)];
-/// Default warm-up of programs that are named.
+/// Default warm-up of programs that `--program` names.
 const WARM_UP: Ns = Ns(1_000_000_000);
 
-/// Default time slices and warm-up of the built-in programs.
+/// Default time slices of the built-in programs.
 const BUILT_IN_SLICES: [Ns; 4] = [Ns(500_000), Ns(1_000_000), Ns(2_500_000), Ns(10_000_000)];
+/// Default warm-up of the built-in programs.
 const BUILT_IN_WARM_UP: Ns = Ns(100_000_000);
-/// Time that a built-in program runs alone while it is timed, and time after the start of the experiment at which no further block begins.
+/// Time that a built-in program runs alone while it is timed.
 const RUN_LENGTH: Duration = Duration::from_millis(25);
+/// Time after the start of the experiment at which no further block of the built-in programs begins.
 const TIME: Duration = Duration::from_secs(115);
-/// Size of the smallest walk over a level that CPUs share, and size of the writes on another CPU meanwhile.
+/// Least memory of the built-in walk that runs beside a writer on another CPU.
 const SHARED_WALK: Bytes = Bytes(2 << 20);
+/// Memory that the built-in writer on another CPU writes to.
 const SHARED_WRITER: Bytes = Bytes(64 << 20);
-/// Number of passes that a writer does not complete in years.
+/// Number of jobs of a writer that must not end: more than it completes in years.
 const ENDLESS: u64 = 1_000_000_000_000;
-/// Smallest expected effect, as a share, that is measured.
+/// Expected effect, as a share, below which a condition of the built-in programs is not measured.
 const HOPELESS: f64 = 0.01;
 
 /// The programs of the experiment, the programs beside each of them, and the number of programs that share divided caches.
@@ -72,7 +75,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         return modeled(options, name, mhz);
     }
     let begin = Instant::now();
-    let context = Context::new(&Place { seed: options.frames.seed, ..Place::at(options.cpu, options.level) })?;
+    let context = Context::new(&MeasurementOptions::at(options.cpu, options.level).with_seed(options.frames.seed))?;
     let others: Vec<CpuId> = context.allowed.iter().copied().filter(|cpu| *cpu != context.cpu).collect();
     let chosen = match options.program.is_empty() {
         true => built_in(options, &context, &others)?,
@@ -94,9 +97,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         warnings.push(text);
     };
     let Division { colored, ways, divided } = Division::of(options, &context, chosen.parties, &mut warn);
-    let joins = ways
-        .as_ref()
-        .map_or_else(Vec::new, |(_, given)| (0..chosen.parties).filter_map(|at| given.joins(at)).collect());
+    let joins = ways.iter().flat_map(|(_, given)| (0..chosen.parties).filter_map(move |at| given.joins(at))).collect();
     let levels = levels(&context);
     let ordinary = Scheduling::current();
     let settings = context.settle();
@@ -121,21 +122,10 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         !setup.conditions.is_empty(),
         "neither another CPU nor time slices\n  hint: run as root, or on more than one CPU"
     );
-    let mut placed: Vec<Option<f64>> = vec![None; programs.len()];
-    let mut move_to_colors = |program: usize, pid: Pid| {
-        let Some((coloring, _)) = &colored else { return Ok(()) };
-        let part = divided.iter().find(|divided| divided.by == Partitioning::Colors);
-        let colors = part.and_then(|part| part.shares.get(program)).into_iter().flatten();
-        let coloring = coloring.of_another(colors.map(|it| Color(*it as u16)).collect(), context.allowed.clone());
-        let share = place_as(&coloring, pid, &context.allowed, ordinary.as_ref().ok())?;
-        placed[program] = Some(placed[program].map_or(share, |least| least.min(share)));
-        Ok(())
-    };
     let limit = options.program.is_empty().then(|| TIME.saturating_sub(begin.elapsed()));
-    let mut experiment = Programs::new(&setup, &mut move_to_colors);
-    let blocks = results::measure("running", &mut experiment, &Amount { limit, ..context.amount(options.blocks, 1) })?;
-    let (columns, failures) = (experiment.columns(), experiment.failures.clone());
-    drop(experiment);
+    let amount = Amount { limit, ..context.amount(options.blocks, 1) };
+    let Measured { blocks, columns, failures, placed } =
+        measure(&setup, &amount, &context, (colored.as_ref(), &divided), ordinary.as_ref().ok())?;
     left_out(&blocks, &failures).into_iter().for_each(&mut warn);
     if let Some((ways, given)) = ways {
         take_back(ways, &given, programs, &mut warn);
@@ -160,7 +150,43 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     results::leave(&options.results, outcome)
 }
 
-/// Says what cannot be measured for lack of CPUs (`others` of the `most` that are useful), of counters or of privilege.
+/// What was measured.
+struct Measured {
+    blocks: Vec<Block<Condition>>,
+    columns: Vec<String>,
+    /// Descriptions of failures of programs beside others.
+    failures: Vec<String>,
+    /// For each program that was moved to its colors, the least share of its resident pages that were on color afterwards.
+    placed: Vec<Option<f64>>,
+}
+
+/// Measures all conditions of `setup`. Programs with colors get their share in `divided`, by threads at `ordinary` priority.
+fn measure(
+    setup: &Setup,
+    amount: &Amount,
+    context: &Context,
+    (colored, divided): (Option<&(Coloring, Lease)>, &[Divided]),
+    ordinary: Option<&Scheduling>,
+) -> Result<Measured> {
+    let mut placed: Vec<Option<f64>> = vec![None; setup.programs.len()];
+    let mut move_to_colors = |program: usize, pid: Pid| {
+        let Some((coloring, _)) = colored else { return Ok(()) };
+        let part = divided.iter().find(|divided| divided.by == Partitioning::Colors);
+        let colors = part.and_then(|part| part.shares.get(program)).into_iter().flatten();
+        let coloring = coloring.of_another(colors.map(|it| Color(*it as u16)).collect(), context.allowed.clone());
+        let share = move_as(&coloring, pid, &context.allowed, ordinary)?;
+        placed[program] = Some(placed[program].map_or(share, |least| least.min(share)));
+        Ok(())
+    };
+    let mut experiment = Programs::new(setup, &mut move_to_colors);
+    let blocks = results::measure("running", &mut experiment, amount)?;
+    let (columns, failures) = (experiment.columns(), experiment.failures.clone());
+    drop(experiment);
+    Ok(Measured { blocks, columns, failures, placed })
+}
+
+/// Returns warnings about what cannot be measured for lack of CPUs, of counters or of privilege. `others`: number of CPUs for other programs;
+/// `most`: number of those that the experiment can use.
 fn missing(others: usize, most: usize, levels: &[LevelEvents], realtime: bool) -> Vec<String> {
     let mut missing = Vec::new();
     if others < most {
@@ -180,7 +206,7 @@ fn missing(others: usize, most: usize, levels: &[LevelEvents], realtime: bool) -
     missing
 }
 
-/// Says which runs do not count, and why.
+/// Returns warnings about runs without counts, and about runs that do not count because a program failed.
 fn left_out(blocks: &[Block<Condition>], failures: &[String]) -> Vec<String> {
     let mut left_out = Vec::new();
     if blocks.iter().flat_map(|block| &block.samples).any(|run| run.values.iter().any(|value| value.is_nan())) {
@@ -203,7 +229,8 @@ struct Division {
 }
 
 impl Division {
-    /// Divides the caches by the means that `options` ask for and the machine has; `warn` receives the reason for each that it lacks.
+    /// Divides the caches by each method that `options` select and the machine has. `warn` receives the reason for each method that is not
+    /// available.
     fn of(options: &InterferenceOptions, context: &Context, parties: usize, warn: &mut impl FnMut(String)) -> Division {
         let mut divided = Vec::new();
         let wanted = |division| options.by.is_empty() || options.by.contains(&division);
@@ -221,32 +248,33 @@ impl Division {
 
 /// Moves the pages of `pid` to the colors of `coloring`. Returns the share of its resident pages that are on color.
 ///
-/// Helpers inside the program get the CPUs and the priority of the thread that makes them. With a real-time priority on its CPU they would
-/// keep each other from running. So the work is done by a thread that may run on all of `cpus`, at `ordinary` priority.
-fn place_as(coloring: &Coloring, pid: Pid, cpus: &[CpuId], ordinary: Option<&Scheduling>) -> Result<f64, RecolorError> {
+/// Helper threads inside the program inherit the CPUs and the priority of the thread that creates them. With a real-time priority on one CPU
+/// they would keep each other from running. So the work is done by a thread that may run on all of `cpus`, at `ordinary` priority.
+fn move_as(coloring: &Coloring, pid: Pid, cpus: &[CpuId], ordinary: Option<&Scheduling>) -> Result<f64, RecolorError> {
     let mut all = CpuSet::new();
     cpus.iter().for_each(|cpu| all.set(cpu.0 as usize));
     let work = || {
         let _anywhere = sched_setaffinity(None, &all);
         let _ordinary = ordinary.map(Scheduling::apply);
-        coloring.place(&[pid])
+        coloring.move_to_colors(&[pid])
     };
     let tally = std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| resume_unwind(panic))?;
     Ok(tally.on_color as f64 / tally.resident.max(1) as f64)
 }
 
-/// Gives the ways back; `warn` receives which programs had lost theirs, and what stays changed.
+/// Restores the division of the ways. `warn` receives the programs that had lost their ways meanwhile, and the setting that cannot be restored.
 fn take_back(ways: Ways<Mounted>, given: &Given, programs: &[Vec<String>], warn: &mut impl FnMut(String)) {
     for (number, program) in programs.iter().enumerate() {
         if let Some(what) = given.group_of(number).and_then(|group| ways.changed(group)) {
             warn(format!("{} lost its ways meanwhile: {what}", program.join(" ")));
         }
     }
-    // Everything is measured: what stays changed is reported, and the next start tries again.
+    // All measurements are done, so a failure to restore is only reported; the next start of isochrome tries again.
     ways.restore().err().map(|error| error.to_string()).into_iter().for_each(warn);
 }
 
-/// Unwraps a means of dividing the cache; `None` if it was not asked for, or cannot be had, of which `warn` receives the reason.
+/// Returns a means of dividing the cache, and adds the division to `divided`. `None` if the means was not requested, or if it is not available;
+/// `warn` then receives the reason.
 fn had<T>(
     what: &str,
     got: Option<Result<(T, Divided)>>,
@@ -265,13 +293,13 @@ fn had<T>(
     }
 }
 
-/// Returns the time slices that `options` give, else `usual`.
+/// Returns the time slices in `options`, or `usual` if there are none. Fails for a slice of no time.
 fn slices(options: &InterferenceOptions, usual: &[Ns]) -> Result<Vec<Ns>> {
     ensure!(options.slice.iter().all(|slice| slice.0 > 0), "a time slice of no time\n  hint: --slice 1ms");
     Ok(if options.slice.is_empty() { usual.to_vec() } else { options.slice.clone() })
 }
 
-/// Returns for each program the indexes of all others.
+/// Returns for each program the indexes of all others. Fails if there are fewer than two programs.
 fn all_beside(programs: usize) -> Result<Vec<Vec<usize>>> {
     ensure!(programs > 1, "one program has nobody to share with\n  hint: --program once for each of two or more");
     Ok((0..programs).map(|own| (0..programs).filter(|other| *other != own).collect()).collect())
@@ -285,7 +313,7 @@ fn of_slices(lost: Ns, slices: &[Ns]) -> String {
     slices.iter().map(share).collect::<Vec<_>>().join(", ")
 }
 
-/// Chooses the programs that are named, each beside all others.
+/// Returns the programs that `--program` names, each beside all others.
 fn named(options: &InterferenceOptions, context: &Context) -> Result<Chosen> {
     let programs: Vec<Vec<String>> = options.program.iter().map(|text| command(text)).collect::<Result<_>>()?;
     let (beside, slices) = (all_beside(programs.len())?, slices(options, &SLICES)?);
@@ -315,8 +343,9 @@ fn named(options: &InterferenceOptions, context: &Context) -> Result<Chosen> {
     })
 }
 
-/// Chooses the built-in programs: on one CPU a walk over half of its own level beside a writer to twice the level, and on different CPUs
-/// a walk over a larger memory beside a larger writer. Writers do not end and are not measured; lines release the passes of the walks.
+/// Returns the built-in programs. On one CPU a walk over half of the CPU's own level runs beside a writer to twice the size of that level, and
+/// on different CPUs a larger walk runs beside a larger writer. The writers do not end and are not measured. Lines on standard input release the
+/// passes of the walks.
 fn built_in(options: &InterferenceOptions, context: &Context, others: &[CpuId]) -> Result<Chosen> {
     let target = Target::to_flood(&context.machine, context.cpu).context(
         "no cache is known here to walk over\n  hint: name programs by --program; `isochrome doctor` says what is missing",
@@ -383,7 +412,7 @@ fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdic
     results::leave_modeled(&options.results, &machine.name, section(&measured), &raw)
 }
 
-/// Splits a command line into its words.
+/// Returns the words of a command line. Fails if it is empty or contains quotes.
 fn command(text: &str) -> Result<Vec<String>> {
     ensure!(
         !text.contains(['"', '\'', '\\']),
@@ -394,7 +423,8 @@ fn command(text: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// Returns the palette that divides the cache, with the lease of all its colors for this process, and the share of each program.
+/// Returns the coloring that divides the cache, the lease of all its colors for this process, and the share of each program. Fails if there are
+/// fewer colors than programs.
 fn colored(options: &InterferenceOptions, context: &Context, programs: usize) -> Result<((Coloring, Lease), Divided)> {
     let mut coloring =
         coloring::resolve(&options.frames.colors("all", options.level), context.allowed.clone(), context.seed)?;
@@ -407,7 +437,7 @@ fn colored(options: &InterferenceOptions, context: &Context, programs: usize) ->
     Ok(((coloring, lease), divided))
 }
 
-/// Returns equal shares of the ways of the outermost level that can be divided.
+/// Returns an assignment of equal shares of the ways, at the outermost level that can be divided.
 fn divided_by_ways(context: &Context, programs: usize) -> Result<(Given, Divided)> {
     let of = |level| ways::Divided::of(&context.sysfs, &context.machine, level, &context.allowed);
     let mut levels: Vec<u8> = context.machine.levels.iter().map(|level| level.level).collect();
@@ -417,20 +447,20 @@ fn divided_by_ways(context: &Context, programs: usize) -> Result<(Given, Divided
     let first = found
         .next()
         .with_context(|| format!("{} knows no caches\n  hint: isochrome doctor", resctrl::root().display()))?;
-    // Where none has, the outermost one's reason is given.
+    // If no level can be divided, the error is that of the outermost level.
     let cache = first.or_else(|error| found.find_map(Result::ok).ok_or(error))?;
     let shares = cache.equal_shares(programs)?;
     let divided = Divided { by: Partitioning::Ways, level: cache.level(), count: cache.rules.count, shares };
     Ok((cache.shared_out(&divided.shares)?, divided))
 }
 
-/// Returns the levels whose hits and misses this processor has proved to count, as many as it counts at once.
+/// Returns the levels whose hits and misses can be counted on this processor, as many as it can count at once.
 fn levels(context: &Context) -> Vec<LevelEvents> {
     let slots = usable_slots().map_or(0, |slots| slots.usable);
     let counts = |level: &LevelEvents| {
         level.accesses.iter().chain(&level.misses).all(|event| Counters::open(std::slice::from_ref(event)).is_ok())
     };
-    // Without counters nothing is tried.
+    // Without usable counters no event is tried.
     let known = if slots == 0 { Vec::new() } else { level_events(&context.processor) };
     levels_within(known.into_iter().filter(counts).collect(), slots)
 }

@@ -1,4 +1,4 @@
-//! `isochrome job`: the built-in workloads of task sets, released and completed by lines, or so many jobs one after the other.
+//! `isochrome job`: runs jobs of a built-in workload, one for each line on standard input, or a given number in a row.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ const MEMORY_MAX: usize = 1 << 20;
 /// The work of one job.
 enum Work {
     Kernel(Box<dyn Kernel>),
-    /// Computes for this many nanoseconds.
+    /// Busy loop for this much CPU time, in ns.
     Spin(u64),
-    /// One pass over all lines, in which each load waits for the one before.
+    /// One pass over all lines, in which each load waits for the one before it.
     Walk(Walk),
-    /// Writes to every line.
+    /// One pass of writes to every line.
     Write(Writer),
 }
 
@@ -64,7 +64,7 @@ pub fn jobs_within(kernel: &str, size: usize, time: Duration) -> Result<u64> {
     Ok(jobs)
 }
 
-/// Checks that the memory of the work has not changed, although its pages may have been moved.
+/// Fails if the contents of the work's memory have changed: moving its pages must keep them.
 fn ended(work: &mut Work) -> Result<Verdict> {
     match work {
         Work::Kernel(kernel) => kernel.check()?,

@@ -1,4 +1,4 @@
-//! The isochrome command: arguments become calls, results become files.
+//! The isochrome command: parses the arguments, carries out the verb, and turns its verdict into the exit code.
 
 mod args;
 mod bench;
@@ -77,16 +77,16 @@ fn main() -> ExitCode {
     let arguments = match Arguments::of(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Printing fails only when nobody listens any more.
+            // Printing fails only if the reader has closed the stream.
             let _ = error.print();
-            // `exec` follows env(1).
+            // `exec` has the exit codes of env(1).
             let is_exec = std::env::args_os().nth(1).is_some_and(|verb| verb == "exec");
             let code = if is_exec { exec::FAILED } else { COULD_NOT_RUN };
             return if error.use_stderr() { ExitCode::from(code) } else { ExitCode::SUCCESS };
         }
     };
     let run = || -> anyhow::Result<Verdict> {
-        // `exec` passes signals on to the program instead, and `job` is such a program.
+        // `exec` passes signals on to its program instead, and `job` is itself such a program.
         if !matches!(arguments.verb, Verb::Exec(_) | Verb::Job(_)) {
             interrupt::install()?;
         }
@@ -116,7 +116,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Carries out `verb`.
+/// Carries out `verb` and returns its verdict.
 fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
     match verb {
         Verb::Doctor { json } => doctor::run(json),
@@ -137,7 +137,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Exec(options) => Ok(exec::run(&options)),
         Verb::Import { file, output, .. } => import::run(&file, output.as_deref()),
         Verb::Job(options) => job::run(&options),
-        Verb::Report { evidence, output, text } => report::run(&evidence, output.as_deref(), text),
+        Verb::Report { evidence, output, form } => report::run(&evidence, output.as_deref(), form),
         Verb::Lab(Experiment::Interference(options)) => interference::run(&options),
         Verb::Lab(Experiment::Conflicts(options)) => conflicts::run(&options),
         Verb::Lab(Experiment::Crpd(options)) => crpd::run(&options),

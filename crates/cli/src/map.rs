@@ -1,4 +1,4 @@
-//! `isochrome map`: the colors of a program's memory.
+//! `isochrome map`: shows the colors of a program's memory.
 
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -17,13 +17,13 @@ use isochrome_report::map::{svg, text};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{Frames, MapOptions, Place};
+use crate::args::{Frames, MapOptions, MeasurementOptions};
 use crate::context::{Context, spinner};
 use crate::{Verdict, coloring, files, hints};
 
 /// Number of pages that are measured anew to verify the palette.
 const VERIFIED_PAGES: usize = 8192;
-/// Time between two maps of a program that was started, until it has settled.
+/// Time between two maps of a started program until `--after` has passed.
 const SETTLING_STEP: Duration = Duration::from_millis(50);
 
 /// The colors of a program's memory, and whether they were measured or read from a palette.
@@ -46,7 +46,7 @@ struct Measured {
     found: usize,
 }
 
-/// Largest share of pages that may have unknown colors: memory that others map as well is not measured.
+/// Largest share of pages of unknown color at which the result is conclusive. Memory that other processes map as well is not measured.
 const UNKNOWN: f64 = 0.01;
 
 /// Comparison of the palette with colors that were measured again.
@@ -72,14 +72,15 @@ impl Verification {
 
 pub fn run(options: &MapOptions) -> Result<Verdict> {
     if let Some(pid) = options.pid {
-        // Before a second goes into testing the palette.
+        // A missing process is reported before the palette is tested, which takes a second.
         resident::mappings(pid)?;
     }
-    let place = Place { memory: options.memory, ..Place::at(options.cpu, options.level) };
-    let context = Context::new(&place)?;
-    let target = context.target(&place)?;
+    let measurement =
+        MeasurementOptions { memory: options.memory, ..MeasurementOptions::at(options.cpu, options.level) };
+    let context = Context::new(&measurement)?;
+    let target = context.target(&measurement)?;
     let coloring = coloring::resolve(&Frames::default().colors("all", options.level), vec![context.cpu], context.seed)?;
-    let verification = options.verify.then(|| verify(&context, &place, target)).transpose()?;
+    let verification = options.verify.then(|| verify(&context, &measurement, target)).transpose()?;
     let shape = ColorShape::of(&target.geometry, coloring.color_count(), context.machine.page_bytes);
     let inspect = |pid: u32| -> Result<Outcome> {
         let measured = coloring.with(|wanted| recolor::measure(Pid(pid as i32), wanted, &coloring.limits));
@@ -162,7 +163,7 @@ fn settled(child: &mut Child, after: Duration, inspect: impl Fn(u32) -> Result<O
     }
 }
 
-/// Whether `error` says that the program has ended. One that has ended but was not waited for has no memory.
+/// Whether `error` means that the program has ended. A program that has ended but was not waited for has no memory.
 fn has_ended(error: &anyhow::Error) -> bool {
     let gone = |error: &ProcessError| error.is_gone() || matches!(error, ProcessError::NoUserMemory { .. });
     error.chain().filter_map(|cause| cause.downcast_ref()).any(gone)
@@ -170,12 +171,12 @@ fn has_ended(error: &anyhow::Error) -> bool {
 
 /// Measures the colors of fresh memory without the saved palette, and compares them where the palette knows the frames.
 ///
-/// Frames of another process cannot be timed; these are frames that this one can have, by the same rule or table.
-fn verify(context: &Context, place: &Place, target: Target) -> Result<Verification> {
+/// Frames of another process cannot be timed here, so frames of this process are tested against the same rule or table.
+fn verify(context: &Context, measurement: &MeasurementOptions, target: Target) -> Result<Verification> {
     let palette = saved::load(&runtime::folder(), target.level, &saved::Boot::of(&context.machine, &context.sysfs))?;
     let _settings = context.pin();
     let bar = spinner("measuring anew");
-    let (survey, _) = context.survey(place, target, VERIFIED_PAGES)?;
+    let (survey, _) = context.survey(measurement, target, VERIFIED_PAGES)?;
     let collection = survey.finish();
     bar.finish_and_clear();
     let by_palette: Vec<_> = collection.samples.pages.iter().map(|page| palette.color_of(page.frame?)).collect();
@@ -191,7 +192,7 @@ fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
     files::show(options.json, outcome, || outcome_text(outcome))
 }
 
-/// Formats the map, and what was measured for it.
+/// Formats the map, and below it the numbers of measured and of verified pages.
 fn outcome_text(outcome: &Outcome) -> String {
     let mut shown = text(&outcome.map);
     let Measured { asked, found } = outcome.measured;

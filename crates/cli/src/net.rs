@@ -1,4 +1,4 @@
-//! `isochrome lab net`: what packets cost after a flood, with and without colors.
+//! `isochrome lab net`: measures the cost of packets after a flood, with and without colors.
 
 use anyhow::Result;
 use isochrome_host::load::net::stack::BYTES_MAX;
@@ -18,9 +18,9 @@ use crate::{Verdict, files, hints};
 const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120, 6144, 7168, 8192];
 
 pub fn run(options: &NetOptions) -> Result<Verdict> {
-    let place = &options.place;
-    let context = Context::new(place)?;
-    let target = context.target(place)?;
+    let measurement = &options.measurement;
+    let context = Context::new(measurement)?;
+    let target = context.target(measurement)?;
     let first = first_level(&context);
     let mut sizes = if options.sizes.is_empty() { SIZES.to_vec() } else { options.sizes.clone() };
     sizes.sort_unstable();
@@ -29,13 +29,13 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         sizes.iter().all(|bytes| (1..=BYTES_MAX).contains(bytes)),
         "a packet holds 1 to {BYTES_MAX} bytes\n  hint: --sizes 1,64,1500"
     );
-    let (palette, pool) = context.collect_pages(place, target, pages_per_color(target, first))?;
+    let (palette, pool) = context.collect_pages(measurement, target, pages_per_color(target, first))?;
     let paths = options.path.map_or(vec![Path::Memory, Path::Tap, Path::Kernel], |path| vec![path]);
     let settings = context.settle();
     let (mut nets, mut raw, mut missing) = (Vec::new(), String::new(), Vec::new());
     for path in paths {
         let mut experiment = match Sending::new(&pool, target, first, path) {
-            // Not asked for by name, it is left out: what needs the kernel may not be had. Memory always is.
+            // A path that needs the kernel may not be available. Unless it was requested by name, it is left out.
             Err(error) if options.path.is_none() && path != Path::Memory => {
                 missing.push(format!("the path {} is left out: {}", name(path), hints::text(&error)));
                 continue;

@@ -1,16 +1,16 @@
-//! A relay for the messages of sd_notify(3): `exec` stays the service's main process, the program below it talks to a socket of the
-//! relay, and the relay passes on to the service manager what the program says.
+//! A relay for the messages of sd_notify(3). `exec` stays the main process of the service, the program sends its messages to a socket of the
+//! relay, and the relay passes them on to the service manager.
 //!
 //! Changes that the relay makes:
 //!
-//! - `READY=1` is held back until [`Relay::release`]: a service is ready when it is on its colors. A `BARRIER=1` behind a held `READY=1`
-//!   is held with it, as it asks whether all before it has arrived. Everything else is passed on as it comes, with its descriptors.
-//!   `STOPPING=1` ends the wait: what stops will not be moved any more.
-//! - `MAINPID=` and its kin are dropped, as a service manager by default (`NotifyAccess=main`) listens to the main process only: had it
-//!   another one, it would drop what the relay says.
-//! - Messages of processes that do not descend from this one are dropped. So are those of processes that have ended before their message
-//!   was read, because nothing says any more who they were; service managers do the same, which is why systemd-notify(1) waits for a
-//!   barrier. [sd_notify(3), notes]
+//! - `READY=1` is held back until [`Relay::release`], because the service is ready only when it is on its colors. A `BARRIER=1` behind a held
+//!   `READY=1` is held too, because a barrier asks whether all earlier messages have arrived. `STOPPING=1` releases the held messages, because a
+//!   program that stops is not moved any more. All other messages are passed on at once, with their descriptors.
+//! - `MAINPID=` and its variants are dropped. By default (`NotifyAccess=main`) a service manager listens to the main process only. If another
+//!   process became the main process, the manager would drop the relay's messages.
+//! - Messages of processes that do not descend from this one are dropped. So are messages of processes that ended before their message was read,
+//!   because their descent cannot be checked any more. Service managers do the same, which is why systemd-notify(1) waits for a barrier.
+//!   [sd_notify(3), notes]
 
 use std::collections::VecDeque;
 use std::env;
@@ -40,9 +40,10 @@ use rustix::net::{
 
 /// Environment variable that names the socket for messages about a program's state.
 const SOCKET: &str = "NOTIFY_SOCKET";
-/// Variables in which a service manager gives the number of the process it means. [sd_watchdog_enabled(3), sd_listen_fds(3)]
+/// Environment variables in which a service manager puts the process ID of the process that it addresses. [sd_watchdog_enabled(3),
+/// sd_listen_fds(3)]
 const ADDRESSEES: [&str; 2] = ["WATCHDOG_PID", "LISTEN_PID"];
-/// Largest size of a message that is passed on. Service managers take 4096 bytes.
+/// Largest size of a message that is passed on, in bytes. Service managers accept 4096 bytes.
 const MESSAGE_BYTES: usize = 1 << 16;
 /// Most descriptors that one message can carry. [Linux, include/net/scm.h, SCM_MAX_FD]
 const DESCRIPTORS: usize = 253;
@@ -61,13 +62,14 @@ struct Shared {
     released: AtomicBool,
     finished: AtomicBool,
     dropped: AtomicU32,
-    /// Event that wakes the thread after one of the flags above was set for it.
+    /// Event that wakes the thread after `released` or `finished` was set.
     wake: OwnedFd,
 }
 
 impl Relay {
-    /// Makes `command` talk to a relay, and `launch` set its own number in the variables by which a service manager names the process it
-    /// means. The relay passes messages on to the socket in this process's own `NOTIFY_SOCKET`, if it is set.
+    /// Creates a relay and makes the program of `command` send its messages there. The relay passes messages on to the socket that this
+    /// process's own `NOTIFY_SOCKET` names, if it is set. Variables by which a service manager addresses this process get the program's own
+    /// process ID through `launch`.
     ///
     /// The thread gets the signal mask of the caller. Fails if `NOTIFY_SOCKET` names a socket that is not a Unix socket.
     pub fn new(command: &mut Command, launch: &mut Launch) -> Result<Relay> {
@@ -80,7 +82,8 @@ impl Relay {
     }
 
     fn between(command: &mut Command, manager: Option<Manager>) -> Result<Relay> {
-        // An abstract name is there for programs that changed their root, too; who may talk to it is decided by credentials.
+        // Programs that have changed their root directory can reach an abstract name too. The credentials of a sender decide whether its
+        // messages are accepted.
         let name = format!("isochrome-notify-{}-{:016x}", std::process::id(), fastrand::u64(..));
         let address = SocketAddr::from_abstract_name(&name)?;
         let socket = UnixDatagram::bind_addr(&address).context("a socket for sd_notify")?;
@@ -98,7 +101,7 @@ impl Relay {
         Ok(Relay { shared, thread: Some(thread) })
     }
 
-    /// Whether the program has said `READY=1`.
+    /// Whether the program has sent `READY=1`.
     pub fn is_ready(&self) -> bool {
         self.shared.is_ready.load(Ordering::Acquire)
     }
@@ -109,7 +112,7 @@ impl Relay {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Passes on the held `READY=1`, and from now on every later one at once.
+    /// Passes on the held `READY=1`. From now on, later ones are passed on at once.
     pub fn release(&self) {
         self.shared.tell(&self.shared.released);
     }
@@ -135,7 +138,7 @@ impl Drop for Relay {
 impl Shared {
     fn tell(&self, flag: &AtomicBool) {
         flag.store(true, Ordering::Release);
-        // A counter that is full wakes as well.
+        // The write fails only if the event's counter is full, and then the thread wakes up too.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -172,7 +175,8 @@ impl Manager {
         Ok(Manager { address, socket })
     }
 
-    /// Sends `message`. If the manager does not listen, or has no room for long, the program runs on without it.
+    /// Sends `message`. If that fails, an error is printed and the program runs on. If the manager's queue is full, only the relay's thread
+    /// waits.
     fn pass_on(&self, message: &Message) {
         let descriptors: Vec<_> = message.descriptors.iter().map(OwnedFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -202,7 +206,7 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         loop {
-            // Before the flag is read: what was said before it was set is passed on.
+            // The flag is read before the messages, so every message that was sent before the flag was set is passed on.
             let finished = self.shared.finished.load(Ordering::Acquire);
             if finished || self.shared.released.load(Ordering::Acquire) {
                 self.let_go();
@@ -223,7 +227,7 @@ impl Worker {
 
     fn wait(&self) {
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.shared.wake, PollFlags::IN)];
-        // An interrupted wait is one that ended early.
+        // An interrupted wait only ends early.
         let _ = poll(&mut polled, None);
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
     }
@@ -283,7 +287,8 @@ impl Worker {
         }
     }
 
-    /// Passes `message` on to the manager. Without a manager its descriptors are closed here, which is all that a barrier waits for.
+    /// Passes `message` on to the manager. Without a manager the message's descriptors are closed on return, which is all that a barrier waits
+    /// for.
     fn pass_on(&self, message: &Message) {
         if let Some(manager) = &self.manager {
             manager.pass_on(message);
@@ -301,9 +306,9 @@ const BARRIER: &[u8] = b"BARRIER=1";
 struct Lines<'a> {
     /// Lines that are passed on as they are.
     passed: Vec<&'a [u8]>,
-    /// Whether a line said `READY=1`.
+    /// Whether one of the lines is `READY=1`.
     ready: bool,
-    /// Whether a line said `STOPPING=1`.
+    /// Whether one of the lines is `STOPPING=1`.
     stopping: bool,
 }
 
@@ -311,7 +316,7 @@ impl Lines<'_> {
     fn of(text: &[u8]) -> Lines<'_> {
         let mut lines = Lines { passed: Vec::new(), ready: false, stopping: false };
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            // `MAINPID=`, `MAINPIDFD=`, `MAINPIDFDID=`.
+            // These are `MAINPID=`, `MAINPIDFD=` and `MAINPIDFDID=`.
             let names_main = line.starts_with(b"MAINPID");
             lines.ready |= line == READY;
             lines.stopping |= line == b"STOPPING=1";
@@ -326,7 +331,7 @@ impl Lines<'_> {
 /// Whether process `pid` is a descendant of this one.
 fn descends_from_this(pid: i32) -> bool {
     let own = std::process::id() as i32;
-    // Process 1 has no parent that could be seen.
+    // The chain ends at process 1, which has no visible parent.
     std::iter::successors(Pid(pid).parent(), |parent| parent.parent()).any(|parent| parent.0 == own)
 }
 
@@ -381,8 +386,8 @@ mod tests {
         }
     }
 
-    /// A program that speaks sd_notify's protocol, each word a message. `barrier` waits until the other end of a pipe is closed, `fd`
-    /// stores a file that holds "kept", and `pause` reads a line.
+    /// A program that sends each of its arguments as a message of sd_notify, except for three words: `barrier` sends a barrier and waits until
+    /// the other end of its pipe is closed, `fd` sends a file that contains "kept", and `pause` waits for a line of input.
     const PROGRAM: &str = r#"
 import array, os, socket, sys, tempfile
 name = os.environ["NOTIFY_SOCKET"]
@@ -410,7 +415,7 @@ for word in sys.argv[1:]:
         send(word.replace("OWN", str(os.getpid())))
 "#;
 
-    /// Starts a relay, and a program that says `words`.
+    /// Starts a relay, and a program that sends `words`.
     fn program(manager: Option<Manager>, words: &[&str]) -> (Relay, Child) {
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM]).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -443,7 +448,7 @@ for word in sys.argv[1:]:
         assert!(relay.is_ready() && outside.is_silent());
         relay.release();
         assert_eq!(outside.text(), "READY=1");
-        // After the first time it is ready at once.
+        // After the release, `READY=1` is passed on at once.
         go_on(&mut child);
         assert_eq!([outside.text(), outside.text()], ["RELOADING=1", "READY=1"]);
         go_on(&mut child);
@@ -462,7 +467,7 @@ for word in sys.argv[1:]:
         assert_eq!(outside.text(), "STATUS=1");
         let (text, pipe) = outside.next();
         assert_eq!((text.as_str(), pipe.len()), ("BARRIER=1", 1));
-        // The manager closes its end, and nobody else has it.
+        // The manager closes its descriptor, and no other process has one.
         drop(pipe);
         assert_eq!([line(&mut child), line(&mut child)], ["passed", "asked"]);
         assert!(outside.is_silent());
@@ -502,7 +507,8 @@ for word in sys.argv[1:]:
     fn what_others_say_is_dropped_and_what_descendants_say_is_not() {
         let (outside, manager) = Outside::new();
         let mut command = Command::new("sh");
-        // A program that another one started; it lives until its message was read, as systemd-notify does.
+        // The message comes from a program that another program started. The barrier keeps it alive until its message was read, as with
+        // systemd-notify.
         command.args(["-c", r#"python3 -c "$0" STATUS=child barrier; read line"#, PROGRAM]).stdin(Stdio::piped());
         command.stdout(Stdio::null());
         let relay = Relay::between(&mut command, Some(manager)).unwrap();
@@ -510,7 +516,7 @@ for word in sys.argv[1:]:
         let mut child = command.spawn().unwrap();
         assert_eq!(outside.text(), "STATUS=child");
         drop(outside.next());
-        // This process is no descendant of itself.
+        // This process does not descend from itself, so its message is dropped.
         let socket = UnixDatagram::unbound().unwrap();
         let address = SocketAddr::from_abstract_name(&name.as_bytes()[1..]).unwrap();
         socket.connect_addr(&address).unwrap();
@@ -531,7 +537,7 @@ for word in sys.argv[1:]:
     fn without_a_manager_it_is_still_known_who_is_ready_and_barriers_are_passed() {
         let (relay, mut child) = program(None, &["barrier", "READY=1", "barrier", "pause"]);
         assert_eq!([line(&mut child), line(&mut child), line(&mut child)], ["asked", "passed", "asked"]);
-        // The barrier behind it may not have been read yet, but what is before it has been sent.
+        // `READY=1` was sent before the second barrier, but the relay may not have read it yet.
         let limit = Instant::now() + Duration::from_secs(10);
         while !relay.is_ready() && Instant::now() < limit {
             thread::sleep(Duration::from_millis(1));

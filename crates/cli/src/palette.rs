@@ -1,4 +1,4 @@
-//! `isochrome palette`: the page colors of a cache level.
+//! `isochrome palette`: finds the page colors of a cache level.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -27,10 +27,10 @@ use crate::{Verdict, files};
 
 /// Share of pages on which two surveys have to agree.
 const SAME: f64 = isochrome_model::palette::merge::SAME;
-/// Number of pages that are classified by default, and number of pages that are classified at once.
+/// Default number of pages to classify, and number of pages that are classified at once.
 const PAGES: usize = 8192;
 
-/// Version of the printed JSON.
+/// Schema of the printed JSON.
 pub const SCHEMA: &str = "isochrome-palette-found/1";
 
 /// The colors that were found, and reasons to doubt them.
@@ -113,29 +113,29 @@ pub fn run(options: &PaletteOptions) -> Result<Verdict> {
 
 fn measured(options: &PaletteOptions) -> Result<Outcome> {
     anyhow::ensure!(options.pages != Some(0), "0 pages have no colors\n  hint: --pages 8192");
-    let mut place = options.place.clone();
-    let context = Context::new(&place)?;
+    let mut measurement = options.measurement.clone();
+    let context = Context::new(&measurement)?;
     let hidden = pagemap::hidden();
-    if options.save && !hidden && place.memory.is_none() {
-        place.memory = context.sysfs.memory("MemFree").map(|free| Bytes(free.0 / 4 * 3));
+    if options.save && !hidden && measurement.memory.is_none() {
+        measurement.memory = context.sysfs.memory("MemFree").map(|free| Bytes(free.0 / 4 * 3));
     }
-    let place = &place;
-    let target = context.target(place)?;
-    let pages_limit = (place.memory().0 / context.machine.page_bytes.0) as usize;
+    let measurement = &measurement;
+    let target = context.target(measurement)?;
+    let pages_limit = (measurement.memory().0 / context.machine.page_bytes.0) as usize;
     let pages = options.pages.unwrap_or(if options.save && !hidden { pages_limit } else { PAGES });
     anyhow::ensure!(
         pages <= pages_limit,
         "{pages} pages do not fit into the memory limit of {}\n  hint: raise --memory or lower --pages",
-        place.memory()
+        measurement.memory()
     );
     let folder = runtime::folder();
     if options.save {
-        // Said before anything is measured: a folder that cannot be written to.
+        // A folder that cannot be written to is reported before anything is measured.
         runtime::make(&folder)?;
     }
     let _settings = context.pin();
     let bar = spinner("finding colors");
-    let (mut survey, attempts) = context.survey(place, target, pages.min(PAGES))?;
+    let (mut survey, attempts) = context.survey(measurement, target, pages.min(PAGES))?;
     for (method, error) in survey.refused() {
         tell(&bar, &format!("not by {}: {}", method.name(), without_hint(error)));
     }
@@ -191,7 +191,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     })
 }
 
-/// Makes palettes of the same pages by the methods named with `--again`, and compares each with the first.
+/// Classifies the same pages again by each method of `--again`, and returns how the results compare with the first palette.
 ///
 /// The tuple holds the first palette, the number of its pages, and the method that made it.
 fn measured_again(
@@ -238,8 +238,8 @@ fn replayed(samples: &Samples) -> Outcome {
     Outcome { palette, attempts: None, doubts, verification: None, again: Vec::new(), saved: None, seed: None }
 }
 
-/// Saves the colors of the measured frames for this boot, numbered as in an earlier palette of this boot. Without an earlier palette they
-/// get new numbers.
+/// Saves the colors of the measured frames for this boot. They are numbered as in an earlier palette of this boot, or get new numbers if there
+/// is none. Returns what was saved, and the measured memory.
 fn save(
     folder: &Path,
     target: Target,
@@ -285,7 +285,7 @@ fn save(
         }
     }
     let (mut palette, before) = match saved::load(folder, palette.level, &boot) {
-        // What cannot be used any more is replaced.
+        // An older palette that cannot be used any more is replaced.
         Err(_) => (palette, Before::None),
         Ok(older) => {
             let merged = merge(&palette, &older);
@@ -299,7 +299,7 @@ fn save(
     Ok((Saved { path: saved::save(folder, palette, &boot)?, frames, pages, reported, before }, arena))
 }
 
-/// Returns `count` pages of each color, those first that were measured first.
+/// Returns the first `count` measured pages of each color, or fewer if fewer were found.
 fn pages_per_color(found: &Inference, count: usize) -> Vec<Vec<u32>> {
     let mut sets = vec![Vec::new(); found.palette.colors as usize];
     for (page, color) in (0u32..).zip(&found.page_colors) {

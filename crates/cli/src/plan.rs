@@ -1,4 +1,4 @@
-//! `isochrome plan` and `isochrome analyze`: task sets in, cores, partitions and bounds out.
+//! `isochrome plan` and `isochrome analyze`: the first assigns tasks to cores and partitions, and both bound response times.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,18 +6,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::costs::Costs;
+use isochrome_model::machine::{self, Machine};
 use isochrome_model::plan::allocation::{Analyzed, Core, NoPriorities, audsley_order, schedule};
 use isochrome_model::plan::{self, Progress, Request};
-use isochrome_model::taskset::TaskSet;
+use isochrome_model::replacement::{Contradicted, ReplacementTest};
+use isochrome_model::supply::SupplyChoice;
 use isochrome_model::taskset::programs::{Runnable, runnable};
 use isochrome_model::taskset::read::{Overrides, allocation, task_set};
+use isochrome_model::taskset::{Platform, TaskSet};
 use isochrome_model::units::Bytes;
 
-use crate::args::{AnalyzeOptions, PlanOptions, Priorities, TaskSetFile};
+use crate::args::{AnalyzeOptions, PlanOptions, Priorities, Supply, TaskSetFile};
 use crate::{Verdict, files};
 
-/// Version of a plan, and of the output of `analyze`.
+/// Schema of a plan.
 pub const SCHEMA: &str = "isochrome-plan/1";
+/// Schema of the output of `analyze`.
 pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/1";
 
 fn of_text(file: &TaskSetFile, text: &str, overrides: Overrides) -> Result<TaskSet> {
@@ -32,8 +36,62 @@ fn overrides(file: &TaskSetFile) -> Overrides {
         partitions: file.partitions,
         memory: file.memory,
         refill: file.refill,
+        replacement: file.replacement,
+        supply: file.supply.map(|supply| match supply {
+            Supply::Measured => SupplyChoice::Measured,
+            Supply::Full => SupplyChoice::Full,
+        }),
         ..Overrides::default()
     }
+}
+
+/// Returns what was measured of the replacement policy: in the machine file if one is named, else in the profile `text`; `None` if nothing was.
+fn replacement_test(file: &TaskSetFile, text: &str) -> Result<Option<ReplacementTest>> {
+    let Some(path) = &file.machine else { return Ok(ReplacementTest::stated(text)) };
+    let machine: Machine = files::read_json(path, machine::SCHEMA)?;
+    let measured = runnable(text)?;
+    let level = measured.as_ref().map(|known| known.programs.level);
+    ensure!(
+        measured.and_then(|known| known.fingerprint).is_none_or(|known| known == machine.fingerprint()),
+        "{}: is not the machine on which the profile was measured\n  hint: isochrome probe -o {0}, on that machine",
+        path.display()
+    );
+    let tests = machine.levels.iter().filter_map(|level| level.replacement).map(|fact| fact.value);
+    let of_level: Vec<ReplacementTest> = tests.filter(|test| level.is_none_or(|level| level == test.level)).collect();
+    let contradicting = of_level.iter().copied().find(ReplacementTest::contradicts_lru);
+    if of_level.is_empty() {
+        eprintln!(
+            "warning: {}: holds no measurement of the replacement policy\n  hint: isochrome probe -o {0}",
+            path.display()
+        );
+    }
+    Ok(contradicting.or(of_level.first().copied()))
+}
+
+/// Warns if the bounds are contradicted, and returns the verdict.
+fn verdict(schedulable: bool, contradicted: Option<&Contradicted>) -> Verdict {
+    if let Some(contradicted) = contradicted {
+        eprintln!("warning: not sound: {contradicted}\n  hint: --replacement any");
+    }
+    match (schedulable, contradicted) {
+        (false, _) => Verdict::Violated,
+        (true, Some(_)) => Verdict::Inconclusive,
+        (true, None) => Verdict::Holds,
+    }
+}
+
+/// Returns the set on CPUs that are never withheld; `None` if the bounds of the set charge no supply.
+fn fully_supplied(set: &TaskSet) -> Result<Option<TaskSet>> {
+    let charged = set.platform().supply.as_ref().filter(|charged| !charged.steps.is_full());
+    Ok(charged.map(|_| set.on(Platform { supply: None, ..set.platform().clone() })).transpose()?)
+}
+
+/// Prints that deadlines are missed because of what is withheld of the CPUs.
+fn blame_supply(set: &TaskSet) {
+    let Some(charged) = &set.platform().supply else { return };
+    eprintln!(
+        "warning: the supply of the CPUs is the reason: with the whole CPU at any time, all deadlines hold. Charged is {charged}\n  hint: --supply full leaves it out, and then the bounds hold only while no CPU is withheld"
+    );
 }
 
 /// Carries out `isochrome plan`.
@@ -49,11 +107,12 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         let cpu_of = |name: &str| programs.tasks.iter().find(|program| program.name == name)?.cpu;
         set = set.with_pins(cpu_of).with_context(shown)?;
     }
+    let test = replacement_test(&options.file, &text)?;
     let start = Instant::now();
     let limit = Duration::from_nanos(options.time_limit.0);
     let last_reported = std::cell::Cell::new(start);
     let progress = |progress: Progress| {
-        // Quick plans need no talk.
+        // Progress is reported only if planning takes long.
         if last_reported.get().elapsed() > Duration::from_secs(2) {
             last_reported.set(Instant::now());
             let best = progress.best.map_or("none yet".to_owned(), |best| format!("{best:.5}"));
@@ -74,7 +133,13 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         files::print(&plan::compare(&set, &request)?.to_string())?;
         return Ok(Verdict::Holds);
     }
-    let mut plan = plan::plan(&set, &request)?;
+    let mut plan = plan::plan(&set, &request)?.checked_against(test);
+    if !plan.schedulable
+        && let Some(full) = fully_supplied(&set)?
+        && plan::plan(&full, &request)?.schedulable
+    {
+        blame_supply(&set);
+    }
     let reasons = plan::explain(&set, &plan);
     if let Some(runnable) = runnable {
         plan = plan.for_programs(runnable)?;
@@ -86,7 +151,7 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     }
     files::write_if(&options.svg, || plan::color_map(&plan, set.platform().partitions))?;
     files::leave(&options.output, &files::versioned(SCHEMA, &plan), || plan::plan_text(&set, &plan, &reasons))?;
-    Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
+    Ok(verdict(plan.schedulable, plan.contradicted.as_ref()))
 }
 
 /// Carries out `isochrome analyze`.
@@ -96,7 +161,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
         "both files cannot come from standard input"
     );
     let mut overrides = overrides(&options.file);
-    // Which memory there is does not change a bound.
+    // Bounds do not depend on the size of the memory, so the set need not state it.
     let checks_memory = overrides.memory.is_some();
     overrides.memory_default = Some(Bytes(1 << 60));
     overrides.cores_default = Some(4096);
@@ -121,13 +186,20 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
         }
     };
     let cores = Core::all(&set, &allocated, analysis);
-    let analyzed = Analyzed::of(&set, &allocated, &cores, analysis, checks_memory);
+    let test = replacement_test(&options.file, &text)?;
+    let analyzed = Analyzed::of(&set, &allocated, &cores, analysis, checks_memory).checked_against(&set, &cores, test);
     for partition in &analyzed.overfull_partitions {
         eprintln!("warning: partition {partition} has less memory than its tasks need of it (Eq. 3)");
+    }
+    if !analyzed.schedulable
+        && let Some(full) = fully_supplied(&set)?
+        && Analyzed::of(&full, &allocated, &Core::all(&full, &allocated, analysis), analysis, checks_memory).schedulable
+    {
+        blame_supply(&set);
     }
     files::write_if(&options.svg, || schedule(&set, &cores, analysis))?;
     files::show(options.json, &files::versioned(ANALYSIS_SCHEMA, &analyzed), || {
         plan::analysis_text(&set, &cores, &analyzed) + &plan::charged(Costs::stated(&text).as_ref())
     })?;
-    Ok(if analyzed.schedulable { Verdict::Holds } else { Verdict::Violated })
+    Ok(verdict(analyzed.schedulable, analyzed.contradicted.as_ref()))
 }

@@ -1,4 +1,4 @@
-//! `isochrome probe`: what the caches of this machine are like.
+//! `isochrome probe`: measures the caches of this machine.
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
@@ -7,10 +7,11 @@ use std::path::Path;
 use anyhow::Result;
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::machine::sysfs::Note;
-use isochrome_host::probe::{ProbeRequest, probe};
+use isochrome_host::probe::{ProbeRequest, probe, supply};
 use isochrome_model::costs::Costs;
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, SCHEMA, Source};
-use isochrome_model::units::{CpuId, format_list};
+use isochrome_model::supply::CpuSupply;
+use isochrome_model::units::{CpuId, Ns, format_list};
 use isochrome_report::retention_sentence;
 
 use crate::args::ProbeOptions;
@@ -18,10 +19,12 @@ use crate::context::{Context, spinner};
 use crate::{Verdict, files, hints};
 
 pub fn run(options: &ProbeOptions) -> Result<Verdict> {
-    let place = &options.place;
-    let mut context = Context::new(place)?;
-    // Without colors there is no refill time of one; everything else is measured all the same.
-    let colors = context.target(place).and_then(|target| Ok((context.collect(place, target, None)?.1, target.level)));
+    let measurement = &options.measurement;
+    let mut context = Context::new(measurement)?;
+    // Without colors the refill time of a color cannot be measured, but everything else is.
+    let colors = context
+        .target(measurement)
+        .and_then(|target| Ok((context.collect(measurement, target, None)?.1, target.level)));
     let pool = match colors {
         Ok(pool) => Some(pool),
         Err(error) => {
@@ -29,8 +32,16 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
             None
         }
     };
-    let cpus = place.cpu.map_or_else(|| context.machine.cpus.clone(), |cpu| vec![CpuId(cpu)]);
-    let notes = measure(&mut context, pool.as_ref().map(|(pool, level)| (pool, *level)), cpus)?;
+    let cpus = measurement.cpu.map_or_else(|| context.machine.cpus.clone(), |cpu| vec![CpuId(cpu)]);
+    let mut notes = measure(&mut context, pool.as_ref().map(|(pool, level)| (pool, *level)), cpus.clone())?;
+    if options.supply_time > Ns(0) {
+        let allowed = isochrome_host::machine::setting::allowed_cpus()?;
+        let cpus: Vec<CpuId> = cpus.into_iter().filter(|cpu| allowed.contains(cpu)).collect();
+        let bar = spinner("probing");
+        let progress = |doing: &str| bar.set_message(doing.to_owned());
+        notes.extend(supply::measure(&mut context.machine, &cpus, options.supply_time, progress));
+        bar.finish_and_clear();
+    }
     // A terminal shows the notes once, at the end of the text.
     if options.output.json || !io::stdout().is_terminal() {
         eprint!("{}", notes_text(&notes));
@@ -39,7 +50,7 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// Reads the probe result for `machine` from `path`.
+/// Reads the probe result for `machine` from `path`. Fails if it was measured on another machine.
 pub fn saved(path: &Path, machine: &Machine) -> Result<Machine> {
     let (shown, saved): (_, Machine) = (path.display(), files::read_json(path, SCHEMA)?);
     anyhow::ensure!(
@@ -49,10 +60,10 @@ pub fn saved(path: &Path, machine: &Machine) -> Result<Machine> {
     Ok(saved)
 }
 
-/// Measures the machine on those of `cpus` where this process may run, the CPU of the context first. Returns notes on what
-/// could not be measured, and on what contradicts the declared values.
+/// Measures the machine on the CPU of the context, and then on those of `cpus` where this process may run. Returns notes on what could not be
+/// measured, and on what contradicts the declared values.
 ///
-/// The calling thread must not be pinned: where it may run is where others are measured.
+/// The calling thread must not be pinned, because its affinity decides which other CPUs can be measured.
 pub fn measure(context: &mut Context, pool: Option<(&FramePool, u8)>, cpus: Vec<CpuId>) -> Result<Vec<Note>> {
     let allowed = isochrome_host::machine::setting::allowed_cpus()?;
     let others = cpus.into_iter().filter(|&cpu| cpu != context.cpu);
@@ -79,7 +90,7 @@ pub fn notes_text(notes: &[Note]) -> String {
     notes.iter().map(|note| format!("note: {}: {}\n  hint: {}\n", note.subject, note.reason, note.hint)).collect()
 }
 
-/// Formats the machine as a table, with notes on what it means.
+/// Formats the machine as a table, with the notes below it.
 fn text(machine: &Machine, notes: &[Note]) -> String {
     let mut text = format!("{} ({}), {} CPUs", machine.cpu_model, machine.architecture, machine.cpus.len());
     if let (Some(hz), Some(quantum)) = (machine.counter_hz, machine.counter_quantum) {
@@ -93,10 +104,20 @@ fn text(machine: &Machine, notes: &[Note]) -> String {
         let _ = writeln!(text, "memory: load {:.1} ns{}", load.value, sign(load));
     }
     text.push_str(&machine.costs.as_ref().map(costs_text).unwrap_or_default());
+    machine.supply.iter().for_each(|fact| text.push_str(&supply_text(&fact.value)));
     text + &notes_text(notes)
 }
 
-/// Formats the costs that the analysis charges: assumptions, and how they were found.
+/// Formats the supply of a CPU that the analysis charges.
+pub fn supply_text(supply: &CpuSupply) -> String {
+    let (watched, threshold) = (supply.watched_ns.0 as f64 / 1e9, supply.threshold_ns.0 as f64 / 1e3);
+    format!(
+        "supply of CPU {}, observed for {watched:.1} s: {} gaps of more than {threshold} us; withheld: {}\n",
+        supply.cpu.0, supply.gaps, supply.steps
+    )
+}
+
+/// Formats the costs that the analysis charges, with the CPU and the level on which they were measured.
 pub fn costs_text(costs: &Costs) -> String {
     format!("costs that the analysis charges, measured on CPU {} for level {}:\n{costs}", costs.cpu.0, costs.level)
 }
@@ -121,6 +142,9 @@ fn text_of(level: &CacheLevel, machine: &Machine) -> String {
             refill.value.lines, refill.value.clean_ns.0, refill.value.dirty_ns.0
         );
     }
+    if let Some(test) = level.replacement {
+        text.push_str(if test.value.contradicts_lru() { ", replacement not LRU" } else { ", replacement as by LRU" });
+    }
     if let Some(seen) = level.sharing_seen {
         text.push_str(if seen.value {
             ", CPUs seen to evict each other"
@@ -129,6 +153,9 @@ fn text_of(level: &CacheLevel, machine: &Machine) -> String {
         });
     }
     text.push('\n');
+    if let Some(test) = level.replacement {
+        let _ = writeln!(text, "    {}", test.value);
+    }
     if !level.retention.is_empty() {
         let _ = writeln!(text, "    {}", retention_sentence(level));
     }

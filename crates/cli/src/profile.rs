@@ -1,4 +1,4 @@
-//! `isochrome profile`: how long every task of a set executes alone, against its share of the cache.
+//! `isochrome profile`: measures how long each task of a set executes alone with each share of the cache.
 
 mod modeled;
 
@@ -22,16 +22,17 @@ use isochrome_host::sched::slices::proved_events;
 use isochrome_model::costs::Costs;
 use isochrome_model::machine::{CacheLevel, Machine, Refill};
 use isochrome_model::profile::{CONFIDENCE, Profile, ProfilingRun, Request, SCHEMA};
+use isochrome_model::replacement::ReplacementTest;
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::{Declared, Partitioning, Program, Programs, declared};
-use isochrome_model::units::{Color, CpuId, Ns};
+use isochrome_model::units::{Color, CpuId, Ns, format_list};
 use isochrome_report::figure;
 
-use crate::args::{Place, ProfileOptions};
+use crate::args::{MeasurementOptions, ProfileOptions};
 use crate::coloring::{self, available};
 use crate::context::{Context, progress, seed};
-use crate::probe::{costs_text, notes_text, saved};
+use crate::probe::{costs_text, notes_text, saved, supply_text};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, files, hints};
 
@@ -77,14 +78,14 @@ fn resolve(programs: &mut Programs, tasks: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes over what the task set says beyond its programs.
+/// Copies what the task set states besides its programs into the profile, and prints warnings.
 fn carry(profile: &mut Profile, options: &ProfileOptions, declared: &Declared) -> Result<()> {
     let warnings = profile.carry(declared).with_context(|| options.tasks.display().to_string())?;
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     Ok(())
 }
 
-/// Partitions to measure with: those of the command line, else of the task set, else `most`.
+/// Returns the number of partitions to measure with: that of the command line, else that of the task set, else `most`.
 fn partitions(options: &ProfileOptions, declared: &Declared, most: u32) -> u32 {
     let said = declared.set.get("partitions").and_then(serde_json::Value::as_u64);
     options.partitions.or(said.map(|said| said.min(u32::MAX.into()) as u32)).unwrap_or(most)
@@ -97,7 +98,7 @@ fn jobs_for(exceedance: f64) -> u64 {
     (about.saturating_sub(2).max(1)..).find(enough).unwrap_or(u64::MAX)
 }
 
-/// Measures on this machine every point that is missing in the output file.
+/// Measures on this machine every point that is missing in the output file, and returns the profile.
 fn measured(options: &ProfileOptions, declared: Declared, text: &str) -> Result<Profile> {
     let programs = &declared.programs;
     let seed = seed(options.frames.seed);
@@ -105,7 +106,6 @@ fn measured(options: &ProfileOptions, declared: Declared, text: &str) -> Result<
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
     let allowed = allowed_cpus()?;
-    let cpu = programs.cpus[0];
     for cpu in &programs.cpus {
         ensure!(
             allowed.contains(cpu),
@@ -146,42 +146,55 @@ fn measured(options: &ProfileOptions, declared: Declared, text: &str) -> Result<
         flat: options.flat / 100.0,
         seed,
     };
-    let tasks: Vec<Program> = profile.tasks.iter().map(|task| task.program.clone()).collect();
-    let folder = runtime::folder();
-    shielding::restore_left(&folder);
-    let mut random = fastrand::Rng::with_seed(seed);
     let counted = proved_events(&sysfs.processor()?, profile.level).map(|[_, misses, ..]| misses);
     if let Err(error) = &counted {
         eprintln!("misses are not counted: {}", hints::text(error));
     }
-    let counted = counted.ok();
+    measure_points(options, &mut profile, request, (coloring.as_ref(), divided.as_ref()), counted.ok())?;
+    Ok(profile)
+}
+
+/// Measures the points that `profile` lacks, each profiling run on other colors, and saves it after every run.
+fn measure_points(
+    options: &ProfileOptions,
+    profile: &mut Profile,
+    request: Request,
+    (coloring, divided): (Option<&Coloring>, Option<&Divided>),
+    counted: Option<Event>,
+) -> Result<()> {
+    let tasks: Vec<Program> = profile.tasks.iter().map(|task| task.program.clone()).collect();
+    let cpu = profile.cpus[0];
+    let folder = runtime::folder();
+    shielding::restore_left(&folder);
+    let mut random = fastrand::Rng::with_seed(request.seed);
     let bar = progress("profiling", 0);
-    profile.measure(
-        request,
-        |task, partitions, jobs| {
-            if interrupt::interrupted() {
-                return Ok(None);
-            }
-            let mut colors: Vec<Color> = (0..most as u16).map(Color).collect();
+    let run = |task: usize, partitions: u32, jobs: u64| {
+        if interrupt::interrupted() {
+            return Ok(None);
+        }
+        let colored = coloring.map(|coloring| {
+            let mut colors: Vec<Color> = (0..coloring.color_count() as u16).map(Color).collect();
             random.shuffle(&mut colors);
             colors.truncate(partitions as usize);
-            let given = divided.as_ref().map(|divided| match &coloring {
-                // Colors are what differs; ways keep everybody else away, as in a run.
-                Some(_) => divided.together(1),
-                None => divided.alone(cpu, partitions),
-            });
-            let request = ProfilingRequest { program: &tasks[task], cpu, jobs, folder: &folder, counted };
-            one_run(&request, coloring.as_ref().map(|coloring| (coloring, &colors[..])), given.as_ref())
-        },
-        |profile| {
-            let (done, wanted) = jobs_of(profile, request.jobs);
-            bar.set_length(wanted);
-            bar.set_position(done);
-            files::write_json(&options.output, profile)
-        },
-    )?;
+            (coloring, colors)
+        });
+        let given = divided.map(|divided| match coloring {
+            // Points differ in colors only. The ways keep all other programs away, as in a run.
+            Some(_) => divided.together(1),
+            None => divided.alone(cpu, partitions),
+        });
+        let request = ProfilingRequest { program: &tasks[task], cpu, jobs, folder: &folder, counted };
+        one_run(&request, colored.as_ref().map(|(coloring, colors)| (*coloring, &colors[..])), given.as_ref())
+    };
+    let keep = |profile: &Profile| {
+        let (done, wanted) = jobs_of(profile, request.jobs);
+        bar.set_length(wanted);
+        bar.set_position(done);
+        files::write_json(&options.output, profile)
+    };
+    profile.measure(request, run, keep)?;
     bar.finish_and_clear();
-    Ok(profile)
+    Ok(())
 }
 
 /// Returns a profile that holds the refill time, and no measured point yet.
@@ -199,13 +212,16 @@ fn begun(
     let said = ["refill_ns_per_partition", "refill_dirty_ns_per_partition"];
     let states_refill = said.iter().any(|name| declared.set.contains_key(*name));
     let measured = refill_time(options, machine, level, cpu, seed);
-    let (refill, costs) = match states_refill {
-        // What the set states is charged, and the other costs are measured if they can be.
-        true => (None, measured.ok().and_then(|(_, costs)| Some(Costs { refill: None, ..costs? }))),
+    let Measured { refill, costs, replacement } = match states_refill {
+        // The refill time that the set states is charged. The other costs are measured if possible.
+        true => {
+            let measured = measured.unwrap_or_default();
+            Measured { refill: None, costs: measured.costs.map(|costs| Costs { refill: None, ..costs }), ..measured }
+        }
         false => measured?,
     };
     let known = machine.data_level_of(level, cpu);
-    // It is measured of a color, line by line.
+    // The refill time is measured for a color, and scaled to the size of a partition.
     let size = |level: &CacheLevel| {
         level.geometry.value.cache_bytes().0 / u64::from(level.geometry.value.color_count(machine.page_bytes))
     };
@@ -231,13 +247,31 @@ fn begun(
         },
         refill_ns_per_partition: refill.map(|refill| of_partition(refill.clean_ns)),
         refill_dirty_ns_per_partition: refill.map(|refill| of_partition(refill.dirty_ns)),
+        replacement_test: replacement,
         ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
     };
     carry(&mut profile, options, declared)?;
     if let Some(costs) = costs {
         profile.charge(costs, share);
     }
+    if let Some(path) = &options.machine {
+        charge_supply(&mut profile, path, &saved(path, machine)?);
+    }
     Ok(profile)
+}
+
+/// Makes the analysis charge the supply that the machine file at `path` holds. Warns of CPUs whose supply it does not hold.
+fn charge_supply(profile: &mut Profile, path: &Path, saved: &Machine) {
+    profile.charge_supply(&saved.supply);
+    let is_known = |cpu: &CpuId| profile.supply.iter().any(|fact| fact.value.cpu == *cpu);
+    let unknown: Vec<u32> = profile.cpus.iter().filter(|cpu| !is_known(cpu)).map(|cpu| cpu.0).collect();
+    if !unknown.is_empty() && !profile.supply.is_empty() {
+        eprintln!(
+            "warning: {}: holds no supply of CPU {}; bounds charge that of the others\n  hint: isochrome probe measures all CPUs without --cpu",
+            path.display(),
+            format_list(&unknown)
+        );
+    }
 }
 
 /// A profiling run: the program, and how it is run.
@@ -249,7 +283,7 @@ struct ProfilingRequest<'a> {
     counted: Option<Event>,
 }
 
-/// Runs jobs of a task on the colors `colored`, or in the ways `given`, and returns what was measured.
+/// Runs jobs of a task on the colors `colored`, or in the ways `given`, and returns their measurements; `None` if the run was interrupted.
 fn one_run(
     request: &ProfilingRequest,
     colored: Option<(&Coloring, &[Color])>,
@@ -257,7 +291,7 @@ fn one_run(
 ) -> Result<Option<ProfilingRun>> {
     let ways = given.map(Given::give).transpose()?;
     let joins = given.and_then(|given| given.joins(0)).into_iter().collect();
-    let mut place = |_: usize, pids: &[Pid]| {
+    let mut move_to_colors = |_: usize, pids: &[Pid]| {
         let Some((coloring, colors)) = colored else { return Ok(()) };
         let moved = pids.iter().try_for_each(|pid| {
             coloring.with_colors(colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
@@ -265,7 +299,7 @@ fn one_run(
         moved.map_err(|error| hints::text(&error))
     };
     let ProfilingRequest { program, cpu, jobs, folder, counted } = *request;
-    let run = profiling_run(program, cpu, jobs, folder, joins, counted, &mut place)?;
+    let run = profiling_run(program, cpu, jobs, folder, joins, counted, &mut move_to_colors)?;
     if let Some(ways) = ways {
         ways.restore()?;
     }
@@ -300,45 +334,56 @@ fn kept(options: &ProfileOptions, machine: &Machine, text: &str) -> Result<Optio
 /// Attempts at measuring the refill time.
 const REFILL_ATTEMPTS: u64 = 20;
 
-/// Returns the refill time of a color and the costs to charge: from the machine file if one is given, else measured here.
-fn refill_time(
-    options: &ProfileOptions,
-    machine: &Machine,
-    level: u8,
-    cpu: CpuId,
-    seed: u64,
-) -> Result<(Option<Refill>, Option<Costs>)> {
-    let of_level =
-        |machine: &Machine| machine.data_level_of(level, cpu).and_then(|level| level.refill).map(|fact| fact.value);
-    let costs = |machine: &Machine| machine.costs.filter(|costs| costs.level == level);
+/// What bounds need of a level besides execution times; each is `None` if it was not measured.
+#[derive(Default)]
+struct Measured {
+    refill: Option<Refill>,
+    costs: Option<Costs>,
+    replacement: Option<ReplacementTest>,
+}
+
+impl Measured {
+    fn of(machine: &Machine, level: u8, cpu: CpuId) -> Measured {
+        let known = machine.data_level_of(level, cpu);
+        Measured {
+            refill: known.and_then(|level| level.refill).map(|fact| fact.value),
+            costs: machine.costs.filter(|costs| costs.level == level),
+            replacement: known.and_then(|level| level.replacement).map(|fact| fact.value),
+        }
+    }
+}
+
+/// Returns the refill time of a color, the costs to charge and the test of replacement: from the machine file if one is given, else measured
+/// here.
+fn refill_time(options: &ProfileOptions, machine: &Machine, level: u8, cpu: CpuId, seed: u64) -> Result<Measured> {
     if let Some(path) = &options.machine {
         let saved = saved(path, machine)?;
-        let refill = of_level(&saved);
+        let measured = Measured::of(&saved, level, cpu);
         let hint = format!("hint: isochrome probe --level {level} -o FILE");
-        let none = || format!("{}: holds no refill time of level {level}\n  {hint}", path.display());
-        return Ok((Some(refill.with_context(none)?), costs(&saved)));
+        ensure!(measured.refill.is_some(), "{}: holds no refill time of level {level}\n  {hint}", path.display());
+        return Ok(measured);
     }
-    let place = Place::at(Some(cpu.0), Some(level));
-    let mut context = Context::at(place.cpu, seed)?;
-    let target = context.target(&place)?;
+    let measurement = MeasurementOptions::at(Some(cpu.0), Some(level));
+    let mut context = Context::at(measurement.cpu, seed)?;
+    let target = context.target(&measurement)?;
     let collect = || {
         let _settings = context.settle();
-        context.collect(&place, target, None)
+        context.collect(&measurement, target, None)
     };
-    // What is in doubt now may not be in a moment.
+    // Colors that are in doubt now may not be in doubt in a moment, so a second attempt is made.
     let hint = "measure it when the machine is quiet: isochrome probe -o machine.json, then --machine machine.json";
     let (_, pool) =
         collect().or_else(|_| collect()).with_context(|| format!("no refill time of a color\n  hint: {hint}"))?;
-    // Nor is what cannot be told apart, as while another uses the cache.
+    // The times may be too blurred to distinguish for a while, as when another program uses the cache, so there are several attempts.
     let mut notes = Vec::new();
     for attempt in 0..REFILL_ATTEMPTS {
         notes = probe::refill_time(&mut context.machine, cpu, &pool, level, seed.wrapping_add(attempt));
-        if of_level(&context.machine).is_some() {
+        if Measured::of(&context.machine, level, cpu).refill.is_some() {
             break;
         }
     }
     eprint!("{}", notes_text(&notes));
-    Ok((of_level(&context.machine), costs(&context.machine)))
+    Ok(Measured::of(&context.machine, level, cpu))
 }
 
 /// Formats the profile as tables.
@@ -404,6 +449,7 @@ fn profile_text(profile: &Profile) -> String {
     if let Some(costs) = &profile.costs {
         text.push_str(&costs_text(costs));
     }
+    profile.supply.iter().for_each(|fact| text.push_str(&supply_text(&fact.value)));
     if let (Some(clean), Some(dirty)) = (profile.refill_ns_per_partition, profile.refill_dirty_ns_per_partition) {
         let _ = writeln!(
             text,

@@ -1,4 +1,4 @@
-//! `isochrome ps`: who holds which colors, and how much of whose memory lies in them.
+//! `isochrome ps`: lists the grants of colors, and how much memory of each process lies in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -21,7 +21,7 @@ use crate::{Verdict, files, hints};
 /// Width of the column for the name of a process, which is indented below that of its parent.
 const NAME: usize = 24;
 
-/// Version of the printed JSON.
+/// Schema of the printed JSON.
 pub const SCHEMA: &str = "isochrome-ps/1";
 
 /// All grants of colors.
@@ -109,7 +109,7 @@ pub fn run(json: bool) -> Result<Verdict> {
     let mut notes = BTreeSet::new();
     let mut held = Held { grants: Vec::new() };
     for grant in grants {
-        // Only to show: what rests on the palette tests it first.
+        // Here the palette is only for display. Commands that rely on a palette test it first.
         let palette = saved::load(&folder, grant.level, &boot).map_err(|error| notes.insert(hints::text(&error))).ok();
         let inspection =
             Inspection { colors: &grant.colors, palette: palette.as_ref(), page: machine.page_bytes, owners: &owners };
@@ -123,12 +123,12 @@ pub fn run(json: bool) -> Result<Verdict> {
 }
 
 impl Inspection<'_> {
-    /// Returns process `pid` with its memory and its descendants. `notes` receives what could not be seen.
+    /// Returns process `pid` with its memory and its descendants. `notes` receives the reasons why memory could not be read.
     fn process(&self, pid: u32, name: String, notes: &mut BTreeSet<String>) -> Process {
         let memory = self.memory(pid).map_err(|error| notes.insert(hints::text(&error))).ok();
         let children = Pid(pid as i32).children().into_iter().map(|child| child.0 as u32);
         let children = children.filter(|child| !self.owners.contains(child)).filter_map(|child| {
-            // One that has ended since is no news.
+            // A child that has ended meanwhile is left out.
             let name = resident::command(child).ok()?;
             Some(self.process(child, name, notes))
         });
@@ -182,7 +182,7 @@ impl Process {
     /// Appends the rows of the process and its descendants to `text`, names indented by `indent`. `of_grant`: columns of the grant in row 1.
     fn rows(&self, text: &mut String, grant: &Grant, page: Bytes, of_grant: &str, indent: &str, is_last: bool) {
         let (branch, below) = match (indent, is_last) {
-            // The owner itself.
+            // The first row is that of the owner.
             ("", _) => ("", " "),
             (_, true) => ("\\_ ", "    "),
             (_, false) => ("\\_ ", "|   "),
@@ -219,7 +219,7 @@ impl Process {
         }
     }
 
-    /// Returns the number of pages of the tree that are counted more than once.
+    /// Returns the largest number of pages that one process of the tree shares with others of the tree.
     fn common(&self) -> u64 {
         let own = self.memory.as_ref().and_then(|memory| memory.in_tree_too).unwrap_or(0);
         own.max(self.children.iter().map(Process::common).max().unwrap_or(0))
@@ -313,7 +313,7 @@ mod tests {
         for what in ["32 KiB", "16 KiB", "25.0 %", "12 KiB; immovable: 16 KiB shared memory"] {
             assert!(lines[1].contains(what), "{what}: {text}");
         }
-        // Columns are below each other.
+        // The columns are aligned.
         assert!(lines[1..5].iter().all(|line| line.find("KiB") == lines[1].find("KiB")), "{text}");
         assert!(text.contains("counted in each of them"));
     }
@@ -322,7 +322,7 @@ mod tests {
     fn what_processes_of_a_tree_share_is_counted_in_each() {
         let json = serde_json::to_value([row()]).unwrap();
         let server = &json[0];
-        // Frame 2, of the server and of one.
+        // Frame 2 belongs to both `server` and `one`.
         let counted = [server, &server["children"][0], &server["children"][1]].map(|one| &one["memory"]["in_tree_too"]);
         assert_eq!(counted, [1, 1, 0]);
         assert_eq!(server["children"][0]["children"][0]["name"], "writer");

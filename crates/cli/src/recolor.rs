@@ -1,4 +1,4 @@
-//! `isochrome recolor`: the pages of a program that runs, moved onto chosen colors.
+//! `isochrome recolor`: moves the pages of a running program onto chosen colors.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::args::RecolorOptions;
 use crate::placement::line;
 use crate::{Verdict, coloring, context, files, hints};
 
-/// Version of the printed result of a repair.
+/// Schema of the printed result of a repair.
 pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";
 
 /// Result of a repair.
@@ -40,7 +40,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         })?;
         return Ok(Verdict::Holds);
     }
-    // Reported before anything is measured for it.
+    // A process that cannot be recolored is reported before anything is measured.
     if let Err(error) = pid.check()
         && !error.may_pass()
     {
@@ -53,29 +53,29 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
             !coloring.colors().is_empty(),
             "a dry run chooses no colors\n  hint: name them: `isochrome ps` lists those that are held"
         );
-        let report = coloring.look(pid)?;
+        let report = coloring.inspect(pid)?;
         show(options, PlacementReport::expected(&report, &coloring), &report)?;
         return Ok(Verdict::Holds);
     }
-    // An `exec` that watches over the program stands aside until this ends.
+    // While the claim is held, an `exec` that keeps the program on its colors moves no pages.
     let _claim = Claim::of(&pids)?;
     let owner = Owner::of(pid.0 as u32)?;
     coloring.grant(owner.clone(), None)?;
     let begin = Instant::now();
     let mut watch = Watch::default();
     let unverified = |error| eprintln!("isochrome: not verified: {}", hints::text(&error));
-    let verified = match coloring.place_verified(&mut watch, &pids, unverified) {
+    let verified = match coloring.move_verified(&mut watch, &pids, unverified) {
         Ok(verified) => verified,
         Err(error) => {
             Ledger::open(&runtime::folder())?.release(&owner)?;
             return Err(error.into());
         }
     };
-    // Without it an `exec` that watches over the program would measure the same again.
+    // Without the handover an `exec` that keeps the program on its colors would measure the same pages again.
     if let Err(error) = coloring.hand_over(&watch) {
         eprintln!("isochrome: {}", hints::text(&error));
     }
-    let report = coloring.look(pid)?;
+    let report = coloring.inspect(pid)?;
     let placement = PlacementReport {
         verified,
         seconds_to_colors: Some(begin.elapsed().as_secs_f64()),

@@ -1,19 +1,24 @@
-//! `isochrome report`: evidence made readable.
+//! `isochrome report`: formats evidence as a report.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use isochrome_lab::read_evidence;
 use isochrome_model::evidence::{SCHEMA, SCHEMA_1};
-use isochrome_report::{html, text::table};
+use isochrome_report::{html, markdown, text::table};
 
+use crate::args::ReportForm;
 use crate::{Verdict, files};
 
-pub fn run(path: &Path, output: Option<&Path>, as_text: bool) -> Result<Verdict> {
+pub fn run(path: &Path, output: Option<&Path>, form: ReportForm) -> Result<Verdict> {
     let path = if path.is_dir() { path.join("evidence.json") } else { path.to_owned() };
     let text = files::read_versioned(&path, &[SCHEMA, SCHEMA_1])?;
     let evidence = read_evidence(&text).with_context(|| files::not_whole(&path))?;
-    let text = if as_text { table(&evidence) } else { html(&evidence) };
+    let text = match form {
+        ReportForm { text: true, .. } => table(&evidence),
+        ReportForm { markdown: true, .. } => markdown(&evidence),
+        ReportForm { .. } => html(&evidence),
+    };
     output.map_or_else(|| files::print(&text), |path| files::write(path, &text))?;
     Ok(Verdict::Holds)
 }

@@ -1,4 +1,4 @@
-//! The common part of experiments on the command line: they report their statistical power, and leave rows, evidence and a table.
+//! The common part of all experiments: prints their statistical power, runs their blocks, and leaves samples, evidence and a table.
 
 use anyhow::Result;
 use isochrome_host::interrupt;
@@ -72,7 +72,7 @@ pub struct Outcome<'a> {
     pub warnings: Vec<String>,
 }
 
-/// Writes samples and evidence where they are asked for, prints what was measured, and returns the verdict.
+/// Writes samples and evidence to the files in `results`, prints the numbers or a table, and returns the verdict.
 pub fn leave(results: &Results, outcome: Outcome<'_>) -> Result<Verdict> {
     let numbers = outcome.section.numbers.clone();
     leave_as(results, outcome, &numbers)
@@ -99,7 +99,7 @@ pub fn leave_modeled(results: &Results, machine: &str, section: Section, raw: &s
     let raw: Option<RawFile> = results.raw.as_ref().map(|path| files::write_raw(path, raw)).transpose()?;
     print(results.json, &section, 0)?;
     if let Some(path) = &results.output {
-        // Evidence tells of the machine it was taken on, which is not what this is about.
+        // Evidence describes the machine that this process runs on, which is not the modeled one.
         let warning = format!("Played on the modeled {machine}: nothing here was measured.");
         let evidence = evidence::about(&Sysfs::system().machine()?.0, raw.as_slice(), vec![warning]);
         files::write_json(path, &Evidence { sections: vec![section], ..evidence })?;
@@ -115,14 +115,14 @@ pub fn print(json: bool, section: &Section, seed: u64) -> Result<()> {
 fn print_numbers(id: &str, numbers: &Value, seed: u64) -> Result<()> {
     let mut printed =
         serde_json::to_value(Printed { schema: schema(id), numbers, counter_hz: clock::rate_hz(), seed })?;
-    // Numbers may tell of another counter, as those of a modeled machine do.
+    // Numbers may state the rate of another counter, as those of a modeled machine do.
     if let Some(counter_hz) = numbers.get("counter_hz").filter(|hz| !hz.is_null()) {
         printed["counter_hz"] = counter_hz.clone();
     }
     files::print_json(&printed)
 }
 
-/// Returns the verdict that follows from `section`: inconclusive if it was interrupted.
+/// Returns the verdict that follows from `section`; inconclusive if the experiment was interrupted.
 pub fn verdict(section: &Section) -> Verdict {
     match section.standing {
         _ if interrupt::interrupted() => Verdict::Inconclusive,

@@ -29,12 +29,12 @@ use isochrome_model::stats::blocks_needed;
 use isochrome_model::taskset::programs::{Partitioning, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
 
-use crate::args::{ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
+use crate::args::{ChosenColors, MeasurementOptions, Policy, RunPlanOptions, ViolationAction};
 use crate::context::{Context, spinner, tell};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, coloring, evidence, files, hints};
 
-/// Longest run that hyperperiods may ask for: a day.
+/// Longest run that `--hyperperiods` may request: a day.
 const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
 
 pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
@@ -53,48 +53,21 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     };
     let length = length(options, programs)?;
     let mut context = context(options, &plan, programs, &planned)?;
-    let by = |methods: &[Partitioning]| methods.contains(&programs.method);
-    let colors = by(&[Partitioning::Colors, Partitioning::Both]);
-    let coloring = if colors { Some(coloring(options, programs.level, &planned, context.seed)?) } else { None };
-    let given = if by(&[Partitioning::Ways, Partitioning::Both]) {
-        let divided = Divided::of(&context.sysfs, &context.machine, programs.level, &programs.cpus)?;
-        Some(divided.planned(&plan, programs.method).with_context(|| shown.to_string())?)
-    } else {
-        None
-    };
+    let means = Means::of(options, &context, &plan, programs, &planned)?;
     let folder = &options.output;
     let unwritable = || format!("{}: cannot create\n  hint: choose another folder with -o", folder.display());
     fs::create_dir_all(folder).with_context(unwritable)?;
 
-    let is_compared = options.compare == Some(CompareWith::None);
+    let compared = options.compare.is_some();
     let retention = options.compare.and_then(|_| retention(&mut context, programs));
-    let mut recorder = Recorder::new(folder, &planned, options.compare.is_some()).with_context(unwritable)?;
-    let mut rng = fastrand::Rng::with_seed(context.seed);
-    let count = if options.compare.is_some() { blocks::pairs(length) } else { 1 };
+    let mut recorder = Recorder::new(folder, &planned, compared).with_context(unwritable)?;
     let counted = proved_events(&context.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
     let uncounted = counted.as_ref().err().map(ToString::to_string);
     let counted = counted.ok();
-    if options.compare.is_some() {
-        let tasks = planned.iter().filter(|planned| planned.requirement.is_some()).count();
-        let needed = blocks_needed(tasks * if counted.is_some() { 3 } else { 2 });
-        eprintln!("{count} pairs of blocks; a difference can be significant from {needed} on");
-    }
+    let count = if compared { blocks::pairs(length) } else { 1 };
     let runtime = runtime::folder();
     let request = request(options, &planned, Ns(length.0 / count), counted, &runtime);
-    let (sum, done) = blocks::run(count, is_compared, &mut rng, |block| {
-        let Block { number, partitioned } = block;
-        if count > 1 {
-            let kind = if partitioned { "as planned" } else { "without partitions" };
-            eprintln!("block {} of {count}, {kind}", number + 1);
-        }
-        let (coloring, given) = (coloring.as_ref().filter(|_| partitioned), given.as_ref().filter(|_| partitioned));
-        let outcome = one_block(&request, Means { coloring, given }, &mut recorder.block(number, partitioned))?;
-        if !partitioned && !outcome.failures.is_empty() {
-            eprintln!("without partitions: {:?}", outcome.failures);
-        }
-        anyhow::Ok(outcome)
-    })?;
-    let mut outcome = sum.context("interrupted before anything was run as planned")?;
+    let (mut outcome, done) = run_blocks(&request, &means, (count, compared), context.seed, &mut recorder)?;
     let uncounted = uncounted.or(outcome.uncounted.take());
     let raw = recorder.close();
     if let (Err(error), None) = (&raw, &outcome.unrecorded) {
@@ -104,7 +77,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     inputs.extend(executables(programs));
     let recorded = Run {
         cpus: programs.cpus.clone(),
-        partitioned: !by(&[Partitioning::None]),
+        partitioned: programs.method != Partitioning::None,
         method: programs.method,
         reserved,
         level: programs.level,
@@ -116,6 +89,8 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         steal_time: outcome.steal_time,
         settings: outcome.settings,
         costs: plan.costs,
+        contradicted: plan.contradicted.clone(),
+        supply: plan.supply.clone(),
         inputs,
         memory: outcome.memory,
         retention,
@@ -123,7 +98,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     };
     let mut warnings = warnings(&context, options, &recorded);
     warnings.extend(counting(uncounted, counted));
-    warnings.extend(given.as_ref().and_then(Given::warning));
+    warnings.extend(means.ways.as_ref().and_then(Given::warning));
     warnings.extend(outcome.notes.iter().map(|note| note.replace("\n  hint:", "; hint:")));
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
     let evidence = evidence::of(&context, None, vec![recorded.section()], &raw_files, warnings);
@@ -138,7 +113,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
 /// Returns the hint for a plan that cannot be run.
 fn hint(mismatch: &PlanMismatch) -> &'static str {
     match mismatch {
-        PlanMismatch::NoTasks | PlanMismatch::NoPlace { .. } => "isochrome plan says why",
+        PlanMismatch::NoTasks | PlanMismatch::NotInPlan { .. } => "isochrome plan says why",
         PlanMismatch::NoTime { .. } => "budget = \"1ms\" in the task set, or plan again",
         PlanMismatch::ForeignCpu { .. }
         | PlanMismatch::NoProgram { .. }
@@ -150,8 +125,8 @@ fn hint(mismatch: &PlanMismatch) -> &'static str {
 /// Returns the context of a run. Fails if the plan is for another machine, or for CPUs that this process may not use.
 fn context(options: &RunPlanOptions, plan: &Plan, programs: &Programs, planned: &[Planned]) -> Result<Context> {
     let first_cpu = planned.first().map(|planned| planned.cpu.0);
-    let place = Place { seed: options.frames.seed, ..Place::at(first_cpu, Some(programs.level)) };
-    let context = Context::new(&place)?;
+    let measurement = MeasurementOptions::at(first_cpu, Some(programs.level)).with_seed(options.frames.seed);
+    let context = Context::new(&measurement)?;
     if let Some(fingerprint) = &plan.fingerprint {
         ensure!(
             *fingerprint == context.machine.fingerprint(),
@@ -194,7 +169,8 @@ fn request<'a>(
     }
 }
 
-/// Writes evidence and report into the folder of the run, and prints them. Fails if some jobs could not be written; `written` of them were.
+/// Writes evidence and report into the folder of the run, and prints the evidence. Fails with `unrecorded` if some jobs could not be written;
+/// `written` of them were.
 fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::Error>, written: u64) -> Result<()> {
     let folder = &options.output;
     let kept = files::write_json(&folder.join("evidence.json"), evidence)
@@ -218,7 +194,7 @@ fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::
     Ok(())
 }
 
-/// Says which misses of each job were counted, or why none were. `None` if none were asked for.
+/// Returns a sentence on which misses of each job were counted, or on why none were. `None` if neither is known.
 fn counting(uncounted: Option<String>, counted: Option<Event>) -> Option<String> {
     if let Some(why) = uncounted {
         return Some(format!("Misses per job were not counted: {}", why.lines().next().unwrap_or_default()));
@@ -230,7 +206,8 @@ fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Measures retention, and returns the shortest busy wait after which the level has lost half of its contents on one of the CPUs.
+/// Measures retention. Returns the shortest busy wait after which the level has lost half of its contents on one of the CPUs; `None` if no wait
+/// was long enough.
 fn retention(context: &mut Context, programs: &Programs) -> Option<Ns> {
     let request = ProbeRequest { cpus: programs.cpus.clone(), seed: context.seed };
     let bar = spinner("retention");
@@ -246,7 +223,7 @@ fn retention(context: &mut Context, programs: &Programs) -> Option<Ns> {
     programs.cpus.iter().filter_map(of).min()
 }
 
-/// Returns the length of the run.
+/// Returns the length of the run. Fails if it is zero, or if the hyperperiods take more than a day.
 fn length(options: &RunPlanOptions, programs: &Programs) -> Result<Ns> {
     let length = match options.hyperperiods {
         None => options.duration,
@@ -271,7 +248,7 @@ fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
 
 /// Resolves the colors for all programs of the plan.
 fn coloring(options: &RunPlanOptions, level: u8, planned: &[Planned], seed: u64) -> Result<Coloring> {
-    // Each program gets colors of its own; tasks of a plan may share partitions.
+    // Each program is granted its colors separately. The grants share a group, because tasks of a plan may share partitions.
     let group = Some(format!("run-{}", std::process::id()));
     let chosen = ChosenColors { group, ..options.frames.colors("0", Some(level)) };
     let mut cpus: Vec<CpuId> = planned.iter().map(|planned| planned.cpu).collect();
@@ -288,26 +265,79 @@ fn coloring(options: &RunPlanOptions, level: u8, planned: &[Planned], seed: u64)
 }
 
 /// Means by which programs get partitions: colors, cache ways, both or neither.
-struct Means<'a> {
-    coloring: Option<&'a Coloring>,
-    given: Option<&'a Given>,
+#[derive(Default)]
+struct Means {
+    coloring: Option<Coloring>,
+    ways: Option<Given>,
+}
+
+impl Means {
+    /// Returns the means that the plan's method needs. Fails if this machine does not have them, or has too few partitions.
+    fn of(
+        options: &RunPlanOptions,
+        context: &Context,
+        plan: &Plan,
+        programs: &Programs,
+        planned: &[Planned],
+    ) -> Result<Means> {
+        let by = |method| [method, Partitioning::Both].contains(&programs.method);
+        let coloring = || coloring(options, programs.level, planned, context.seed);
+        let ways = || {
+            let divided = Divided::of(&context.sysfs, &context.machine, programs.level, &programs.cpus)?;
+            divided.planned(plan, programs.method).with_context(|| options.plan.display().to_string())
+        };
+        Ok(Means {
+            coloring: by(Partitioning::Colors).then(coloring).transpose()?,
+            ways: by(Partitioning::Ways).then(ways).transpose()?,
+        })
+    }
+}
+
+/// Runs `count` blocks as planned, and if `compared` as many without partitions. Returns the outcome of those as planned, and the number of
+/// complete pairs.
+fn run_blocks(
+    request: &Request,
+    means: &Means,
+    (count, compared): (u64, bool),
+    seed: u64,
+    recorder: &mut Recorder,
+) -> Result<(Outcome, u64)> {
+    if compared {
+        let tasks = request.programs.iter().filter(|planned| planned.requirement.is_some()).count();
+        let needed = blocks_needed(tasks * if request.counted.is_some() { 3 } else { 2 });
+        eprintln!("{count} pairs of blocks; a difference can be significant from {needed} on");
+    }
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let (sum, done) = blocks::run(count, compared, &mut rng, |Block { number, partitioned }| {
+        if count > 1 {
+            let kind = if partitioned { "as planned" } else { "without partitions" };
+            eprintln!("block {} of {count}, {kind}", number + 1);
+        }
+        let means = if partitioned { means } else { &Means::default() };
+        let outcome = one_block(request, means, &mut recorder.block(number, partitioned))?;
+        if !partitioned && !outcome.failures.is_empty() {
+            eprintln!("without partitions: {:?}", outcome.failures);
+        }
+        anyhow::Ok(outcome)
+    })?;
+    Ok((sum.context("interrupted before anything was run as planned")?, done))
 }
 
 /// Runs the programs for one block, and returns the outcome.
-fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result<Outcome> {
-    let Means { coloring, given } = means;
+fn one_block(request: &Request, means: &Means, block: &mut BlockRecord) -> Result<Outcome> {
+    let (coloring, given) = (means.coloring.as_ref(), means.ways.as_ref());
     let joining = |(task, planned): (usize, &Planned)| {
         let joins = given.and_then(|given| given.joins(task)).into_iter().collect();
         Planned { joins, ..planned.clone() }
     };
     let programs: Vec<Planned> = request.programs.iter().enumerate().map(joining).collect();
     let request = &Request { programs: &programs, ..*request };
-    let placed = request.programs;
-    // Best effort has what no task has.
-    let taken: Vec<u32> = placed.iter().flat_map(|placed| placed.partitions.iter().copied()).collect();
+    let planned = request.programs;
+    // Best-effort programs get the partitions that no task has.
+    let taken: Vec<u32> = planned.iter().flat_map(|planned| planned.partitions.iter().copied()).collect();
     let colors = |task: usize, count: u32| -> Vec<Color> {
-        let own = &placed[task].partitions;
-        let partitions = (1..=count).filter(|partition| match placed[task].requirement {
+        let own = &planned[task].partitions;
+        let partitions = (1..=count).filter(|partition| match planned[task].requirement {
             Some(_) => own.contains(partition),
             None => !taken.contains(partition),
         });
@@ -316,25 +346,25 @@ fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result
     let of = |task: usize| {
         let coloring = coloring?;
         let colors = colors(task, coloring.color_count());
-        (!colors.is_empty()).then(|| coloring.of_another(colors, vec![placed[task].cpu]))
+        (!colors.is_empty()).then(|| coloring.of_another(colors, vec![planned[task].cpu]))
     };
-    // By program: where evictions tell colors, they are known of what was moved.
-    let watches: RefCell<Vec<Watch>> = RefCell::new(placed.iter().map(|_| Watch::default()).collect());
+    // One watch per program. If eviction tests find the colors, the watch keeps the colors of the pages that were moved.
+    let watches: RefCell<Vec<Watch>> = RefCell::new(planned.iter().map(|_| Watch::default()).collect());
     let mask = || std::fs::read_to_string(resctrl::root().join("schemata")).unwrap_or_default();
     let before = mask();
     let ways = given.map(Given::give).transpose()?;
     let mut hooks = Hooks {
-        place: &mut |task, pids| {
+        move_to_colors: &mut |task, pids| {
             let Some(mut coloring) = of(task) else { return Ok(()) };
             for pid in pids {
                 let owner = Owner::of(pid.0 as u32).map_err(|error| hints::text(&error))?;
                 coloring.grant(owner, None).map_err(|error| hints::text(&error))?;
             }
-            coloring.place_again(&mut watches.borrow_mut()[task], pids).map(drop).map_err(|error| hints::text(&error))
+            coloring.move_watched(&mut watches.borrow_mut()[task], pids).map(drop).map_err(|error| hints::text(&error))
         },
-        look: &mut |task, pids| {
+        inspect: &mut |task, pids| {
             let coloring = of(task)?;
-            let reports: Result<Vec<_>, RecolorError> = pids.iter().map(|pid: &Pid| coloring.look(*pid)).collect();
+            let reports: Result<Vec<_>, RecolorError> = pids.iter().map(|pid: &Pid| coloring.inspect(*pid)).collect();
             Some(placement(coloring.colors().to_vec(), &reports.ok()?))
         },
         record: &mut |job| block.record(job),
@@ -342,14 +372,14 @@ fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result
     let mut outcome = engine::run(request, &mut hooks)?;
     block.end();
     if let (Some(ways), Some(given)) = (ways, given) {
-        for (task, placed) in placed.iter().enumerate() {
+        for (task, planned) in planned.iter().enumerate() {
             if let Some(what) = given.group_of(task).and_then(|group| ways.changed(group)) {
-                let task = placed.program.name.clone();
+                let task = planned.program.name.clone();
                 outcome.failures.push(Failure { task, at: outcome.duration, what: format!("lost its ways: {what}") });
             }
         }
         let name = "ways (schemata of resctrl)".to_owned();
-        // The jobs are measured: what stays changed is reported, and the next start tries again.
+        // All jobs are measured, so a failure to restore is only reported; the next start of isochrome tries again.
         outcome.notes.extend(ways.restore().err().map(|error| error.to_string()));
         let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
         outcome.settings.push(Setting {
@@ -362,8 +392,8 @@ fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result
     Ok(outcome)
 }
 
-/// Returns where the memory of a program lies, from the reports on its processes. Pages that cannot be moved and for which no reason is reported
-/// have none there either.
+/// Returns the placement of a program's memory, from the reports on its processes. Immovable pages for which a report gives no reason are
+/// counted without a reason here too.
 fn placement(colors: Vec<Color>, reports: &[Report]) -> Placement {
     let sum = |count: fn(&Report) -> usize| -> u64 { reports.iter().map(|report| count(report) as u64).sum() };
     let mut placement = Placement {
@@ -387,9 +417,9 @@ fn placement(colors: Vec<Color>, reports: &[Report]) -> Placement {
     placement
 }
 
-/// Returns the names and hashes of the programs' own files, for the evidence.
+/// Returns the names and hashes of the programs' executable files, for the evidence.
 fn executables(programs: &Programs) -> Vec<RawFile> {
-    let places = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::var_os("PATH").unwrap_or_default();
     let mut words: Vec<&String> = programs.tasks.iter().filter_map(|program| program.command.first()).collect();
     words.sort();
     words.dedup();
@@ -397,14 +427,14 @@ fn executables(programs: &Programs) -> Vec<RawFile> {
         let found = if word.contains('/') {
             Some(PathBuf::from(word))
         } else {
-            std::env::split_paths(&places).map(|place| place.join(word)).find(|path| path.is_file())
+            std::env::split_paths(&folders).map(|folder| folder.join(word)).find(|path| path.is_file())
         };
         Some(RawFile { path: word.clone(), sha256: files::sha256(fs::read(found?).ok()?) })
     };
     words.into_iter().filter_map(hashed).collect()
 }
 
-/// Returns what the reader must know to judge the run, most important first.
+/// Returns the warnings that a reader needs to judge the run, the most important first.
 fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &context.machine.hypervisor {

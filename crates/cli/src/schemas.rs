@@ -1,4 +1,4 @@
-//! JSON Schema of everything that the tool prints or writes as JSON, made from the types. It lies in `docs/schemas`.
+//! JSON Schema of everything that the tool prints or writes as JSON, made from the types. The schemas are stored in `docs/schemas`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -46,7 +46,7 @@ fn named(id: &str, schema: Schema) -> (String, Value) {
     let mut schema = schema.to_value();
     schema["title"] = id.into();
     schema["properties"]["schema"] = json!({"const": id});
-    // What two flattened types both have stands there twice.
+    // A field that two flattened types have in common is listed twice.
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).chain(["schema"]);
     schema["required"] = required.collect::<BTreeSet<_>>().into_iter().collect();
     (id.to_owned(), schema)

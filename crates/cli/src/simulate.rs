@@ -1,4 +1,4 @@
-//! `isochrome simulate`: the modeled machine.
+//! `isochrome simulate`: simulates programs on a modeled machine.
 
 mod scenario;
 
@@ -26,13 +26,13 @@ use serde::Serialize;
 use crate::args::{ModeledMachine, Output, Program, SimulateOptions, SimulateQuestion};
 use crate::{Verdict, files};
 
-/// Message that says why a level is not simulated color by color.
+/// Error text for a level that has too many colors to be simulated color by color.
 pub const TOO_MANY_COLORS: &str = "more colors than fit into 16 bits";
 
-/// Number of accesses of a workload that are passed on at a time.
+/// Number of accesses of a workload in a batch.
 const BATCH: usize = 4096;
 
-/// Versions of the printed JSON.
+/// Schemas of the printed JSON.
 pub const SCHEMA: &str = "isochrome-simulation/1";
 pub const CURVE_SCHEMA: &str = "isochrome-curve/1";
 pub const FLOODS_SCHEMA: &str = "isochrome-modeled-flood/1";
@@ -120,7 +120,7 @@ pub fn named_machine(name: &str) -> Result<DescribedMachine> {
     }
 }
 
-/// Passes all accesses of the program to `each`, in batches. After an interruption these are the accesses up to then.
+/// Passes all accesses of the program to `each`, in batches. An interruption ends this early.
 pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<()> {
     let mut kept = Vec::new();
     let mut hand_over = |batch: &[Access]| {
@@ -181,10 +181,10 @@ fn open(path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
     Ok((Box::new(file), bytes))
 }
 
-/// Size below which a trace is read before a progress bar could be seen.
+/// Size in bytes below which a trace is read before a progress bar could be seen.
 const LONG_BYTES: u64 = 32 << 20;
 
-/// Returns a progress bar for a trace of `bytes`, hidden for short ones. indicatif draws it on terminals only.
+/// Returns a progress bar for a trace of `bytes` bytes, which is hidden for short traces. indicatif draws it on terminals only.
 fn progress(bytes: u64) -> ProgressBar {
     if bytes < LONG_BYTES {
         return ProgressBar::hidden();
@@ -242,7 +242,7 @@ fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, ou
     let tried: Vec<u32> = by_colors.misses().iter().map(|(colors, _)| *colors).collect();
     let mut sample = if verify { vec![0, (tried.len() - 1) / 2, tried.len() - 1] } else { Vec::new() };
     sample.dedup();
-    // A program on some colors of the level, by the full simulator.
+    // Returns the state of the full simulator for a program on `colors` colors of the level.
     let count = level.geometry.color_count(PAGE);
     let simulated = |colors: u32| -> Result<_> {
         let allocation = Allocation::first_colors(colors, count).context(TOO_MANY_COLORS)?;
@@ -313,10 +313,10 @@ pub struct Floods {
     naive_shortfall_cycles: Option<f64>,
 }
 
-/// Number of a representative that no flood writes.
+/// Number of the victim's representative, which is beyond those that a flood writes.
 const FAR: u64 = 1 << 20;
 
-/// Largest number of lines that are tried, each on caches of its own.
+/// Largest number of lines that are tried, each on its own copy of the caches.
 const TRIED_MAX: usize = 2000;
 
 fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
@@ -356,7 +356,7 @@ fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
         naive_memory_reads: naive.reads,
         naive_memory_writes: naive.writes,
         naive_shortfall_transfers: shortfall(naive, result, 1, 1),
-        // Where no time is known, it is not a number.
+        // Without times of transfers the shortfall is not a number.
         naive_shortfall_cycles: Some(shortfall(naive, result, timing.memory_read_cycles, timing.memory_write_cycles))
             .filter(|share| share.is_finite()),
     };

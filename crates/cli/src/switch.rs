@@ -1,4 +1,4 @@
-//! `isochrome lab switch`: what it costs to pass the CPU from one task to another, and how much of that is the cache's.
+//! `isochrome lab switch`: measures the cost of passing the CPU from one task to another, and the cache's part of it.
 
 use anyhow::Result;
 use isochrome_host::color::Target;
@@ -14,12 +14,12 @@ use crate::results::{self, Outcome};
 use crate::{Verdict, hints};
 
 pub fn run(options: &SwitchOptions) -> Result<Verdict> {
-    let place = &options.place;
-    let context = Context::new(place)?;
-    // Without colors everything but the partitioned rows is measured all the same.
+    let measurement = &options.measurement;
+    let context = Context::new(measurement)?;
+    // Without colors, all rows but the partitioned ones are measured.
     let colored = context
-        .target(place)
-        .and_then(|target| Ok((target, context.collect_pages(place, target, pages_per_color(target))?)));
+        .target(measurement)
+        .and_then(|target| Ok((target, context.collect_pages(measurement, target, pages_per_color(target))?)));
     let mut warnings = Vec::new();
     let (target, palette, pool) = match colored {
         Ok((target, (palette, pool))) => (target, Some(palette), Some(pool)),

@@ -29,7 +29,7 @@ pub fn run(options: &TraceOptions) -> Result<Verdict> {
     let recorded = match recorded {
         Ok(recorded) => recorded,
         Err(error) => {
-            // What is there is no whole trace.
+            // The file is not a whole trace.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }

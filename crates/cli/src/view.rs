@@ -1,4 +1,4 @@
-//! Terminal display of `watch`: a table of tasks and, below it, when each had a CPU and how much it missed. [Sebek2002, Figure 6]
+//! Terminal display of `watch`: a table of tasks, and below it a timeline of each task with its miss ratio. [Sebek2002, Figure 6]
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const ORDERS: [(Order, usize); 6] = [
     (Order::Slices, 4),
 ];
 
-/// Columns that are left out where a terminal is too narrow, in this order.
+/// Columns that are left out if the terminal is too narrow, in this order.
 const LEFT_OUT: [usize; 6] = [6, 5, 4, 12, 11, 2];
 
 /// Rows that show no tasks: two lines about all tasks, two headings, two lines about the cost, and the keys.
@@ -29,7 +29,7 @@ const ROWS_AROUND: u16 = 7;
 
 /// Request that a pressed key makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum KeyAction {
     /// No request.
     Nothing,
     /// The display is to be drawn anew.
@@ -48,20 +48,20 @@ struct Settings {
 }
 
 impl Settings {
-    fn key(&mut self, key: KeyEvent, watched: &Watched) -> Asked {
+    fn key(&mut self, key: KeyEvent, watched: &Watched) -> KeyAction {
         match key.code {
-            // As a key: a terminal that is drawn on sends no signal.
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Asked::Quit,
-            KeyCode::Char('q') | KeyCode::Esc => Asked::Quit,
+            // The terminal is in raw mode, in which Ctrl-C is a key and sends no signal.
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => KeyAction::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => KeyAction::Quit,
             KeyCode::Char('s') => {
                 self.order = (self.order + 1) % ORDERS.len();
-                Asked::Change
+                KeyAction::Change
             }
             KeyCode::Char('p' | ' ') => {
                 self.paused = if self.paused.is_some() { None } else { Some(watched.clone()) };
-                Asked::Change
+                KeyAction::Change
             }
-            _ => Asked::Nothing,
+            _ => KeyAction::Nothing,
         }
     }
 }
@@ -79,20 +79,20 @@ impl View {
     }
 
     /// Handles the keys that were pressed since the last call, and returns what they request.
-    pub fn keys(&mut self, watched: &Watched) -> io::Result<Asked> {
-        let mut asked = Asked::Nothing;
+    pub fn keys(&mut self, watched: &Watched) -> io::Result<KeyAction> {
+        let mut action = KeyAction::Nothing;
         while event::poll(Duration::ZERO)? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => match self.settings.key(key, watched) {
-                    Asked::Nothing => {}
-                    Asked::Change => asked = Asked::Change,
-                    Asked::Quit => return Ok(Asked::Quit),
+                    KeyAction::Nothing => {}
+                    KeyAction::Change => action = KeyAction::Change,
+                    KeyAction::Quit => return Ok(KeyAction::Quit),
                 },
-                Event::Resize(..) => asked = Asked::Change,
+                Event::Resize(..) => action = KeyAction::Change,
                 _ => {}
             }
         }
-        Ok(asked)
+        Ok(action)
     }
 
     /// Draws `watched`, or the state at the pause if the display is paused.
@@ -113,7 +113,7 @@ impl Drop for View {
 fn columns(width: u16, counters: bool) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..COLUMNS.len()).filter(|column| counters || !COUNTED.contains(column)).collect();
     for left_out in LEFT_OUT {
-        // One space between two of them.
+        // One space separates two columns.
         if columns.iter().map(|column| COLUMNS[*column].1 + 1).sum::<usize>() <= usize::from(width) + 1 {
             break;
         }
@@ -205,7 +205,7 @@ mod tests {
         screen.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {screen}")).to_owned()
     }
 
-    fn press(settings: &mut Settings, key: char, watched: &Watched) -> Asked {
+    fn press(settings: &mut Settings, key: char, watched: &Watched) -> KeyAction {
         settings.key(KeyEvent::from(KeyCode::Char(key)), watched)
     }
 
@@ -213,7 +213,7 @@ mod tests {
     fn the_view_tells_of_tasks_steal_and_misses() {
         let screen = shown(&two(true), &Settings::default(), 120);
         assert!(line(&screen, "2 tasks").contains("CPU 0 steal 25.0 %"), "{screen}");
-        // Share, worst miss ratio, instructions per cycle.
+        // The values are the share, the worst miss ratio, and the instructions per cycle.
         let wild = line(&screen, "wild");
         assert!(wild.contains("40.0 %") && wild.contains("50.0 %") && wild.contains("1.50"), "{screen}");
         assert!(line(&screen, "calm").contains("60.0 %") && screen.contains("q quit"), "{screen}");
@@ -236,10 +236,10 @@ mod tests {
         let (watched, mut settings) = (two(true), Settings::default());
         let first = |settings: &Settings| shown(&watched, settings, 120).lines().nth(3).unwrap().to_owned();
         assert!(first(&settings).contains("calm"));
-        assert_eq!(press(&mut settings, 's', &watched), Asked::Change);
+        assert_eq!(press(&mut settings, 's', &watched), KeyAction::Change);
         assert!(first(&settings).contains("wild"));
         assert!(shown(&watched, &settings, 120).contains("s sort (by worst)"));
-        ORDERS.iter().skip(1).for_each(|_| assert_eq!(press(&mut settings, 's', &watched), Asked::Change));
+        ORDERS.iter().skip(1).for_each(|_| assert_eq!(press(&mut settings, 's', &watched), KeyAction::Change));
         assert!(first(&settings).contains("calm"));
     }
 
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn q_and_control_c_quit_and_other_keys_do_nothing() {
         let (watched, mut settings) = (Watched::default(), Settings::default());
-        assert_eq!(press(&mut settings, 'q', &watched), Asked::Quit);
-        assert_eq!(press(&mut settings, 'c', &watched), Asked::Nothing);
+        assert_eq!(press(&mut settings, 'q', &watched), KeyAction::Quit);
+        assert_eq!(press(&mut settings, 'c', &watched), KeyAction::Nothing);
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(settings.key(control_c, &watched), Asked::Quit);
+        assert_eq!(settings.key(control_c, &watched), KeyAction::Quit);
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         assert!(screen.contains("share of the time on a CPU"), "{screen}");
         let narrow = shown(&two(true), &Settings::default(), 80);
         assert!(!narrow.contains("migr") && narrow.contains("worst") && narrow.contains("job max"), "{narrow}");
-        // A terminal of any size.
+        // Terminals of any size can be drawn on.
         for (width, height) in [(1, 1), (10, 3), (30, 40)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
             terminal.draw(|frame| draw(frame, &two(true), &Settings::default())).unwrap();

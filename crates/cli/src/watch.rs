@@ -1,4 +1,4 @@
-//! `isochrome watch`: tasks over time, sliced at context switches.
+//! `isochrome watch`: shows tasks over time, in slices between context switches.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
 use crate::context::listed_cpus;
-use crate::view::{Asked, View};
+use crate::view::{KeyAction, View};
 use crate::{Verdict, evidence, files, hints};
 
 /// Time between two checks of the terminal's keys and of whether the program has ended; each check takes a system call.
@@ -37,22 +37,23 @@ const ASIDE: Duration = Duration::from_millis(10);
 /// Error text for a terminal that fails.
 const DRAWING: &str = "the terminal cannot be drawn on\n  hint: isochrome watch ... | cat";
 
-/// Version of the printed JSON.
+/// Schema of the printed JSON.
 pub const WATCHED: &str = "isochrome-watch/1";
 
 /// The first line of a record.
 #[derive(Serialize, Deserialize)]
 struct Head {
     schema: String,
-    /// Machine on which the record was made; the next field is the time, in seconds since 1970-01-01 UTC.
+    /// Machine on which the record was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     machine: Option<Machine>,
+    /// Time at which the record was made, in seconds since 1970-01-01 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     taken_unix_s: Option<u64>,
 }
 
 impl Head {
-    /// Makes the head of a record that is made here and now.
+    /// Returns the head of a record that begins now on this machine.
     fn new() -> Head {
         let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs()).ok();
         let machine = Sysfs::system().machine().map(|(machine, _)| machine).ok();
@@ -60,7 +61,7 @@ impl Head {
     }
 }
 
-/// A file that slices are written to as they are seen.
+/// A file that slices are written to during the watch.
 struct Sink(PathBuf, BufWriter<File>);
 
 impl Sink {
@@ -74,7 +75,7 @@ impl Sink {
         self.1.write_all(text.as_bytes()).with_context(|| self.full())
     }
 
-    /// Writes what is still buffered, and fails here at the latest if there is no room for it.
+    /// Writes the rest of the buffer. Fails if there is no room for it.
     fn finish(mut self) -> Result<()> {
         self.1.flush().with_context(|| self.full())
     }
@@ -91,7 +92,7 @@ fn absolute(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(new).unwrap_or_else(|| path.to_owned())
 }
 
-/// Files that slices are written to as they are seen.
+/// The files that slices are written to during the watch.
 struct Sinks {
     record: Option<Sink>,
     csv: Option<Sink>,
@@ -145,7 +146,7 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     Ok(if watched.lost + watched.counters_taken > 0 { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
-/// Writes evidence and figure of the tasks that are shown, where they are asked for.
+/// Writes evidence and a figure of the tasks that are shown, to the files in `options`.
 fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
     let shown = watched.longest(options.rows);
     files::write_if(&options.svg, || figure::of_sections("Tasks over time", [&shown.section()]))?;
@@ -194,7 +195,8 @@ fn replay(path: &Path, sinks: &mut Sinks) -> Result<(Watched, Head)> {
 struct Program(Child);
 
 impl Program {
-    /// Starts the program that `words` name. `silent`: discards its output, which would be drawn over.
+    /// Starts the program that `words` name. `silent`: whether to disconnect its standard streams, because it shares the terminal with the
+    /// display.
     fn start(words: &[String], silent: bool) -> Result<Program> {
         let (name, arguments) = words.split_first().context("no program\n  hint: isochrome watch -- CMD")?;
         let mut command = Command::new(name);
@@ -211,7 +213,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The program may have ended by itself, so errors are ignored.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -223,7 +225,7 @@ struct Live<'o> {
     cpus: Vec<CpuId>,
     slices: Slices,
     notes: Vec<String>,
-    /// Cost of a record to the CPU on which it is written.
+    /// Cost of a record to the CPU on which the record is written.
     record: Option<RecordCost>,
     program: Option<Program>,
     /// Text that is served to Prometheus.
@@ -241,26 +243,26 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     let interval = Duration::from_nanos(options.interval.0);
     let (mut shown, mut aside, mut ended) = (live.begin, live.begin, false);
     loop {
-        let (mut asked, ended_before) = (Asked::Nothing, ended);
+        let (mut action, ended_before) = (KeyAction::Nothing, ended);
         if aside.elapsed() >= ASIDE {
             aside = Instant::now();
             ended = live.program.as_mut().is_some_and(|program| !matches!(program.0.try_wait(), Ok(None)));
             if let Some(view) = &mut live.view {
-                asked = view.keys(&live.watched).context(DRAWING)?;
+                action = view.keys(&live.watched).context(DRAWING)?;
             }
         }
-        // The last switch away from a program comes after its end: it is recorded in a later read.
+        // The last switch away from a program comes after the program's end, so one more read is made.
         let over = ended_before
-            || asked == Asked::Quit
+            || action == KeyAction::Quit
             || interrupt::interrupted()
             || options.duration.is_some_and(|limit| live.begin.elapsed() >= Duration::from_nanos(limit.0));
         live.read(sinks)?;
         if over || shown.elapsed() >= interval {
             shown = Instant::now();
             live.sum_up(sinks)?;
-            asked = Asked::Change;
+            action = KeyAction::Change;
         }
-        if let Some(view) = live.view.as_mut().filter(|_| asked == Asked::Change) {
+        if let Some(view) = live.view.as_mut().filter(|_| action == KeyAction::Change) {
             view.show(&live.watched).context(DRAWING)?;
         }
         if over {
@@ -280,10 +282,11 @@ impl<'o> Live<'o> {
         };
         let (mut slices, notes) = open(options, &sysfs, &cpus)?;
         notes.iter().for_each(|note| eprintln!("{note}"));
-        // Who polls would take part in what is measured.
+        // A task that polls would take part in this measurement, so the cost is not measured with polling.
         let record = if options.poll.is_none() { slices.record_cost() } else { None };
         let terminal = io::stdout().is_terminal() && !options.json;
-        // What happens from here on is recorded: a thread that one of these starts meanwhile is not missed, nor what the program does first.
+        // Events are recorded from here on. So neither threads that these processes start meanwhile nor the first events of the program are
+        // missed.
         for pid in &options.pids {
             slices.attach(*pid)?;
         }
@@ -303,7 +306,7 @@ impl<'o> Live<'o> {
         Ok(Live { options, cpus, slices, notes, record, program, page, view, before, begin, reads: 0, watched })
     }
 
-    /// Takes in the entries that were recorded since the last call.
+    /// Adds the entries that were recorded since the last call.
     fn read(&mut self, sinks: &mut Sinks) -> Result<()> {
         self.reads += 1;
         let mut fresh = Vec::new();
@@ -317,7 +320,7 @@ impl<'o> Live<'o> {
         Ok(())
     }
 
-    /// Takes in the facts about the watch as a whole: its cost, steal time, source of events, and notes.
+    /// Adds the facts about the watch as a whole: its cost, steal time, source of events, and notes.
     fn sum_up(&mut self, sinks: &mut Sinks) -> Result<()> {
         let seconds = self.begin.elapsed().as_secs_f64();
         let cost = Some(Cost {
@@ -359,14 +362,14 @@ fn steal_since(cpus: &[CpuId], before: &[Option<CpuTicks>], now: Vec<Option<CpuT
     cpus.iter().zip(now).zip(before).filter_map(of_cpu).collect()
 }
 
-/// Opens the source of events, and returns it with notes on what it cannot report.
+/// Opens the source of events. Returns it with notes on what it cannot report.
 fn open(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices, Vec<String>)> {
     let (slices, mut notes) = open_best(options, sysfs, cpus)?;
     notes.extend(slices.notes().iter().map(|note| format!("polling: {}: {}", note.subject, note.reason)));
     Ok((slices, notes))
 }
 
-/// Opens the source that reports most, of those that this user may open, with a note on what it cannot report.
+/// Opens the source that reports the most among those that this user may open. Returns it with notes on what it cannot report.
 fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices, Vec<String>)> {
     let all = options.pids.is_empty() && options.program.is_empty();
     let open = |counted: &[Event]| match options.poll {
@@ -386,7 +389,7 @@ fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(S
             );
             Ok((slices, vec![note]))
         }
-        // Every user gets reports of his own threads.
+        // Every user may watch threads of their own.
         Err(refused) if !all && options.poll.is_none() => {
             let note = format!(
                 "when the threads watched get and leave a CPU is all that is reported to this user: misses, instructions and cycles are absent, \
@@ -407,11 +410,11 @@ fn serve(address: SocketAddr, page: &Arc<Mutex<String>>) -> Result<()> {
     let page = Arc::clone(page);
     std::thread::Builder::new().name("prometheus".to_owned()).spawn(move || {
         for stream in listener.incoming().flatten() {
-            // Who does not ask in time gets no answer, and does not keep others waiting.
+            // A client that sends no request in time gets no response, so that other clients do not wait for it.
             let answer = |mut stream: std::net::TcpStream| -> io::Result<()> {
                 stream.set_read_timeout(Some(Duration::from_secs(1)))?;
                 stream.set_write_timeout(Some(Duration::from_secs(1)))?;
-                // Whatever is asked for, there is one answer.
+                // Every request gets the same response.
                 let mut request = [0; 4096];
                 let _ = stream.read(&mut request)?;
                 let text = page.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,5 +1,5 @@
-//! From the partitions of a plan to ways of this machine's caches: the one place that knows which cache serves which CPU, and what is
-//! left for everybody else.
+//! Translates the partitions of a plan into ways of this machine's caches. Only this module knows which cache serves which CPU, and which ways
+//! are left for everybody else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,26 +15,26 @@ use isochrome_model::plan::Plan;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, CpuId};
 
-/// Divisor of the number of ways: everybody else keeps one in so many where tasks share the other ways and are told apart by colors.
+/// Everybody else keeps one of this many ways if tasks share the other ways and colors separate the tasks.
 const OTHERS_SHARE: u32 = 4;
 
-/// Name of the group of all tasks, where colors tell them apart.
+/// Name of the group of all tasks, if there is one task only or if colors separate the tasks.
 const TASKS: &str = "tasks";
 
 /// The caches of a level, which can be divided by ways.
 pub struct Divided {
     level: u8,
-    /// Rules for the masks that these caches take.
+    /// Rules for the masks that these caches accept.
     pub rules: WayRules,
     /// Mask of the ways that devices may fill as well.
     shareable: u64,
     /// Number of the cache instance that serves each CPU.
     instance: BTreeMap<CpuId, u32>,
-    /// Bytes of one cache.
+    /// Size of one cache.
     bytes: Bytes,
 }
 
-/// An assignment of ways to tasks, each task by its group.
+/// An assignment of ways to groups of tasks.
 pub struct Given {
     level: u8,
     others: BTreeMap<u32, u64>,
@@ -70,7 +70,7 @@ impl Divided {
         self.rules.partitions().saturating_sub(1)
     }
 
-    /// Returns the bytes of a partition.
+    /// Returns the size of a partition.
     pub fn partition_bytes(&self) -> Bytes {
         Bytes(self.bytes.0 / u64::from(self.rules.partitions().max(1)))
     }
@@ -88,7 +88,7 @@ impl Divided {
         self.given(others, vec![group], vec![Some(TASKS.to_owned())])
     }
 
-    /// Assigns to `tasks` tasks, which colors tell apart, all ways but those that everybody else keeps.
+    /// Assigns all ways except those that everybody else keeps to one group of `tasks` tasks, which colors separate.
     pub fn together(&self, tasks: usize) -> Given {
         let others = self.rules.count.div_ceil(OTHERS_SHARE).max(self.rules.least);
         let mask = all(self.rules.count.saturating_sub(others));
@@ -98,8 +98,8 @@ impl Divided {
         self.given(rest, vec![group], vec![Some(TASKS.to_owned()); tasks])
     }
 
-    /// Assigns these `shares` of the ways, the same in every cache, to programs that may run on any of the CPUs. Everybody else may use all
-    /// ways, as where nothing is divided.
+    /// Assigns `shares` of the ways, the same in every cache, to programs that may run on any of the CPUs. Everybody else may use all ways.
+    /// Fails if there are too few classes of service.
     pub fn shared_out(&self, shares: &[Vec<u32>]) -> Result<Given> {
         ensure!(
             shares.len() < self.rules.classes as usize,
@@ -118,13 +118,13 @@ impl Divided {
         Ok(self.given(of_all(all(self.rules.count)), made, group_of))
     }
 
-    /// Returns equal shares of the ways for `programs` programs, in masks that the cache takes.
+    /// Returns equal shares of the ways for `programs` programs, in masks that the cache accepts.
     pub fn equal_shares(&self, programs: usize) -> Result<Vec<Vec<u32>>> {
         let (partitions, each) = (self.rules.partitions().min(64), self.rules.least.max(1));
         let shares = equal_shares(partitions, programs).with_context(|| {
             format!("level {} can be divided among {partitions} programs by ways\n  hint: fewer programs", self.level)
         })?;
-        // Of each partition the ways.
+        // Returns the ways of the partitions in `share`.
         let ways = |share: Vec<u32>| share.into_iter().flat_map(|at| at * each..(at + 1) * each).collect();
         Ok(shares.into_iter().map(ways).collect())
     }
@@ -167,17 +167,17 @@ impl Given {
         Ok(Ways::give(tree, self.level, &self.others, &self.groups, &runtime::folder())?)
     }
 
-    /// Returns the name of a task's group; `None` for programs that are no tasks.
+    /// Returns the name of a task's group; `None` for a program that is no task.
     pub fn group_of(&self, task: usize) -> Option<&str> {
         self.group_of.get(task)?.as_deref()
     }
 
-    /// Returns the file by which a task joins its group; `None` for programs that are no tasks.
+    /// Returns the file by which a task joins its group; `None` for a program that is no task.
     pub fn joins(&self, task: usize) -> Option<PathBuf> {
         self.group_of(task).map(resctrl::tasks_of)
     }
 
-    /// Describes the assignment in words: the masks by cache.
+    /// Returns a description of the assignment: the masks of all groups, by cache.
     pub fn description(&self) -> String {
         let masks = |masks: &BTreeMap<u32, u64>| {
             masks.iter().map(|(id, mask)| format!("{id}={mask:x}")).collect::<Vec<_>>().join(";")

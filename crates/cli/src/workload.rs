@@ -1,4 +1,4 @@
-//! `isochrome lab workload`: a task that misses with a set ratio, here or on a modeled machine.
+//! `isochrome lab workload`: runs a task that misses with a set ratio, on this machine or a modeled one.
 
 use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::Target;
@@ -60,7 +60,7 @@ fn modeled(options: &WorkloadOptions, name: &str, touches: Touches, locality: Lo
     for level in &mut machine.levels {
         level.cache.policy = options.policy.unwrap_or(level.cache.policy);
     }
-    let number = options.place.level.unwrap_or(2);
+    let number = options.measurement.level.unwrap_or(2);
     let holding = || machine.levels.iter().filter(|level| can_hold(level.holds, touches));
     let index = usize::from(number).checked_sub(1).context("levels are counted from 1\n  hint: --level 2")?;
     let level = holding().nth(index).with_context(|| {
@@ -80,18 +80,18 @@ struct Setting {
     target: Target,
     pool: Option<FramePool>,
     palette: Option<PaletteEvidence>,
-    /// Reason why there are no colors where there could be.
+    /// Reason why no colors were found although the level has several.
     uncolored: Option<String>,
 }
 
-/// Chooses the level, and takes memory of its colors if it has any.
+/// Returns the level to measure, with memory of its colors if it has more than one. `lines_max` returns the largest task that is measured.
 fn setting(
     options: &WorkloadOptions,
     touches: Touches,
     lines_max: impl Fn(Geometry) -> Result<Task>,
 ) -> Result<Setting> {
-    let context = Context::new(&options.place)?;
-    let number = match options.place.level {
+    let context = Context::new(&options.measurement)?;
+    let number = match options.measurement.level {
         Some(number) => number,
         None => Target::to_flood(&context.machine, context.cpu).map_or(2, |target| target.level),
     };
@@ -115,10 +115,10 @@ fn setting(
         return Ok(Setting { context, target, pool: None, palette: None, uncolored: None });
     }
     let wanted = pages_per_color(&lines_max(geometry)?, colors);
-    let collected = context.target(&options.place).and_then(|colored| {
+    let collected = context.target(&options.measurement).and_then(|colored| {
         ensure!(colored.level == number, "level {number} is not colored here\n  hint: --level {}", colored.level);
         target = colored;
-        context.collect_pages(&options.place, colored, wanted)
+        context.collect_pages(&options.measurement, colored, wanted)
     });
     let (palette, pool, uncolored) = match collected {
         Ok((palette, pool)) => (Some(palette), Some(pool), None),
@@ -147,7 +147,7 @@ fn not_counted(error: &CounterError) -> String {
 fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> Result<Verdict> {
     let asked = options.miss_ratio;
     let capacity = |geometry: Geometry| geometry.set_count * u64::from(geometry.ways);
-    // The largest that is tried: twice the cache.
+    // The largest task that is tried has twice as many lines as the cache.
     let largest = |geometry: Geometry| {
         let task = Task::of_ratio(touches, geometry, asked, locality)?;
         Ok(Task { lines: task.lines.max(2 * capacity(geometry)), ..task })

@@ -180,7 +180,7 @@ fn a_workload_misses_on_a_modeled_lru_as_predicted() {
                     (modeled - predicted).abs() < 1e-9,
                     "level {level}, {kind}, {locality}: {modeled}, not {predicted}"
                 );
-                // As near to what was asked for as whole lines of the smaller level allow.
+                // The predicted ratio is as near to the requested one as whole lines of the smaller level allow.
                 assert!((predicted - 0.33).abs() < 0.01, "{predicted}");
             }
         }
@@ -227,7 +227,7 @@ fn recorded_slices_are_replayed() {
     assert_eq!(task["miss_ratio_worst"], 0.5);
     assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 3);
 
-    // One of today also tells what was known of the watch as a whole, and on which machine it was. Both leave a figure and evidence.
+    // A record in the present schema also has the state of the watch as a whole. Replaying it leaves a figure and evidence.
     let today = folder.path().join("today");
     let state = r#"{"steal":[{"cpu":0,"share":0.25}],"cost":{"cpu_share":0.01,"looks_per_second":20.0,"events_per_second":9000.0},"notes":["as it was"]}"#;
     std::fs::write(&today, [slices.join("\n").replace("slices/1", "slices/2").as_str(), state].join("\n")).unwrap();
@@ -245,13 +245,13 @@ fn recorded_slices_are_replayed() {
     let html = String::from_utf8(report.stdout).unwrap();
     assert!(html.contains("control had a CPU for 60") && html.contains("replayed") && html.contains("today"), "{html}");
 
-    // The record is not overwritten, by whatever path it is named, and two outputs do not share a file.
+    // The record is not overwritten, whichever path names it, and two outputs do not share a file.
     let twisted = format!("{}/./slices.csv", folder.path().display());
     refused(&["watch", "--replay", record, "--csv", record], "would be overwritten");
     refused(&["watch", "--record", csv.to_str().unwrap(), "--csv", &twisted, "--", "true"], "would be overwritten");
     assert_eq!(std::fs::read_to_string(record).unwrap(), slices.join("\n"));
 
-    // What has no room on the disk is not lost in silence.
+    // A full disk is an error.
     refused(&["watch", "--replay", record, "--csv", "/dev/full"], "/dev/full: cannot write");
     refused(&["watch", "--replay", "/nonexistent"], "/nonexistent");
     std::fs::write(record, "something else\n").unwrap();

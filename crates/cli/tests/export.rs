@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Makes a test that every machine can run.
+/// Returns a test that every machine can run.
 fn claim(name: &'static str, test: fn()) -> Trial {
     trial(name, move || {
         test();
@@ -77,7 +77,7 @@ fn exported(arguments: &[&str]) -> BTreeMap<String, String> {
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read_to_string(file.path()).unwrap())).collect()
 }
 
-/// Runs a script with `variable` pointing to `root`, and returns what it prints.
+/// Runs a script with `variable` pointing to `root`, and returns its output.
 fn shell(script: &str, variable: &str, root: &Path, arguments: &[&str]) -> Output {
     let mut child = Command::new("sh")
         .args(["-s", "--"])
@@ -158,7 +158,7 @@ fn partitions_of_several_ways_and_the_least_mask_are_kept() {
 fn the_script_for_pqos_says_the_same_masks() {
     let script = &exported(&["pqos", "--ways", "16", "--cache-id", "1"])["pqos.sh"];
     let root = tempfile::tempdir().unwrap();
-    // A pqos that writes down how it was called.
+    // A stand-in for pqos that writes down its arguments.
     let calls = root.path().join("calls");
     let stand_in = format!("pqos() {{ printf '%s\\n' \"$*\" >> '{}'; }}\n", calls.display());
     let output = shell(&(stand_in + script), "X", root.path(), &["c=5"]);

@@ -1,5 +1,5 @@
-//! Tests of measuring interference: programs have their parts of a cache only while they run, their failures are reported, and nothing is
-//! left running.
+//! Tests of measuring interference: programs have their shares of a cache only while they run, their failures are reported, and nothing is left
+//! running.
 //!
 //! The tests do not depend on how long something takes. A test that the machine cannot run is reported as ignored, with the reason;
 //! `HARDWARE_REQUIRED=1` makes that a failure.
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     run_trials(trials)
 }
 
-/// A folder with programs: shell scripts that count.
+/// A folder with programs, which are shell scripts that count.
 struct Fixture {
     folder: TempDir,
 }
@@ -85,7 +85,7 @@ impl Fixture {
         Mounted::resctrl(2, self.path("resctrl"))
     }
 
-    /// Returns the processes of scripts of this folder.
+    /// Returns the process IDs of running scripts of this folder.
     fn running(&self) -> Vec<String> {
         let of_this_folder = |entry: &fs::DirEntry| {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -113,7 +113,7 @@ fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text_of(output)))
 }
 
-/// Fails if caches have no numbers, because they cannot be divided then.
+/// Fails if the caches have no numbers, because caches without numbers cannot be divided.
 fn numbered() -> Result<(), NotRun> {
     let id = isochrome_host::machine::sysfs::Sysfs::system().cache_id(2, isochrome_model::units::CpuId(0));
     id.map(drop).ok_or_else(|| NotRun("sysfs does not number the caches".to_owned()))
@@ -128,7 +128,7 @@ fn ways(fixture: &Fixture) -> Outcome {
     let output = run.wait_with_output().unwrap();
     let result = json_of(&output);
     let written = tree.state().written.clone();
-    // Everybody else keeps all, each program gets half, in every cache.
+    // In every cache, everybody else keeps all ways and each program gets half of them.
     let mask = |line: &str| line.rsplit_once('=').unwrap().1.to_owned();
     assert_eq!(written.iter().map(|line| mask(line)).collect::<Vec<_>>()[..3], ["ffff", "ff", "ff00"], "{written:?}");
     let divided = result["divided"].as_array().unwrap();
@@ -147,7 +147,7 @@ fn ways(fixture: &Fixture) -> Outcome {
 fn ended(fixture: &Fixture, signal: &str) -> Outcome {
     numbered()?;
     let tree = fixture.resctrl()?;
-    // As many blocks as nobody waits for.
+    // These are more blocks than end before the signal.
     let mut bench = fixture.bench(&["counts", "other"], &["--blocks", "1000"]);
     bench.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run: Child = bench.spawn().unwrap();
@@ -178,7 +178,7 @@ fn no_ways(fixture: &Fixture) -> Outcome {
     );
     let result = json_of(&output);
     assert!(result["rows"].as_array().unwrap().iter().all(|row| row["partitioning"] == "none"));
-    // One class of service too few.
+    // There is one class of service too few.
     let tree = fixture.resctrl()?;
     tree.state().classes = 2;
     let output = fixture.bench(&["counts", "other"], &[]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
@@ -235,14 +235,15 @@ fn modeled(fixture: &Fixture) -> Outcome {
     let levels: Vec<&str> =
         result["counted"].as_array().unwrap().iter().map(|it| it["level"].as_str().unwrap()).collect();
     assert_eq!((levels.len(), levels[2]), (3, "L3"));
-    // Two programs, on two CPUs and on one, with all, colors and ways.
+    // Two programs run on two CPUs and on one, each with the whole cache, with colors and with ways.
     let rows = result["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2 * 2 * 3);
     let row = |sharing: &str| {
         let of = |row: &&Value| row["sharing"] == sharing && row["program"] == 0 && row["partitioning"] == "none";
         rows.iter().find(of).unwrap()
     };
-    // 192 KiB of a second level of 256 KiB: beside a neighbor it keeps them, in time slices with one of 1 MiB it does not.
+    // The program uses 192 KiB of a second level of 256 KiB. Beside a program on another CPU it keeps its lines; in time slices with a program
+    // of 1 MiB it does not.
     let misses = |row: &Value| [0, 2].map(|at| row["requests"][1]["misses"][at].as_f64().unwrap());
     let [alone, together] = misses(row("inter_core"));
     assert!(alone > 0.0 && together == alone, "{result}");

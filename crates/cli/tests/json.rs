@@ -42,7 +42,7 @@ impl Schema {
         match schema {
             Value::Bool(true) => return Ok(()),
             Value::Bool(false) => return Err("must be absent".to_owned()),
-            // Anything goes.
+            // A schema without any other keyword accepts every value.
             Value::Object(says) if says.keys().all(|keyword| keyword == "description") => return Ok(()),
             _ => {}
         }
@@ -60,7 +60,7 @@ impl Schema {
         for (keyword, says) in schema.as_object().ok_or("a schema is an object")? {
             match keyword.as_str() {
                 "$defs" | "$schema" | "title" | "description" | "format" | "default" => {}
-                // Belong to `properties` and `if`.
+                // These keywords are read together with `properties` and `if`.
                 "additionalProperties" | "then" => {}
                 "$ref" => {
                     let name = says.as_str().and_then(|path| path.strip_prefix("#/$defs/")).ok_or("a path")?;
@@ -68,17 +68,7 @@ impl Schema {
                 }
                 "type" => {
                     let types = says.as_array().map_or(std::slice::from_ref(says), Vec::as_slice);
-                    let is = |name: &Value| match name.as_str() {
-                        Some("object") => value.is_object(),
-                        Some("array") => value.is_array(),
-                        Some("string") => value.is_string(),
-                        Some("boolean") => value.is_boolean(),
-                        Some("null") => value.is_null(),
-                        Some("integer") => value.is_u64() || value.is_i64(),
-                        Some("number") => value.is_number(),
-                        _ => panic!("type {name}"),
-                    };
-                    if !types.iter().any(is) {
+                    if !types.iter().any(|name| is_of_type(value, name)) {
                         return fail(format!("is not {says}"));
                     }
                 }
@@ -86,19 +76,12 @@ impl Schema {
                 "enum" if !says.as_array().is_some_and(|all| all.contains(value)) => {
                     return fail(format!("is none of {says}"));
                 }
-                "minimum" if value.as_f64().is_some_and(|it| it < says.as_f64().unwrap()) => {
-                    return fail(format!("is less than {says}"));
+                "minimum" | "maximum" | "minItems" | "maxItems" => {
+                    if let Some(compared) = exceeds(keyword, value, says) {
+                        return fail(format!("{compared} {says}"));
+                    }
                 }
-                "maximum" if value.as_f64().is_some_and(|it| it > says.as_f64().unwrap()) => {
-                    return fail(format!("is more than {says}"));
-                }
-                "minItems" if value.as_array().is_some_and(|all| (all.len() as u64) < says.as_u64().unwrap()) => {
-                    return fail(format!("has fewer than {says}"));
-                }
-                "maxItems" if value.as_array().is_some_and(|all| all.len() as u64 > says.as_u64().unwrap()) => {
-                    return fail(format!("has more than {says}"));
-                }
-                "const" | "enum" | "minimum" | "maximum" | "minItems" | "maxItems" => {}
+                "const" | "enum" => {}
                 "required" => {
                     let absent = |key: &&Value| value.is_object() && value.get(key.as_str().unwrap()).is_none();
                     if let Some(key) = says.as_array().unwrap().iter().find(absent) {
@@ -134,20 +117,7 @@ impl Schema {
                     }
                 }
                 "allOf" => says.as_array().unwrap().iter().try_for_each(|one| self.apply(one, value, described))?,
-                "anyOf" | "oneOf" => {
-                    let mut errors = Vec::new();
-                    for one in says.as_array().unwrap() {
-                        let mut of_one = BTreeSet::new();
-                        match self.apply(one, value, &mut of_one) {
-                            Ok(()) => described.extend(of_one),
-                            Err(error) => errors.push(error),
-                        }
-                    }
-                    let fitting = says.as_array().unwrap().len() - errors.len();
-                    if fitting == 0 || keyword == "oneOf" && fitting > 1 {
-                        return Err(format!("{fitting} of {keyword}: {errors:?}"));
-                    }
-                }
+                "anyOf" | "oneOf" => self.apply_one(keyword == "oneOf", says, value, described)?,
                 "if" => {
                     if self.apply(says, value, &mut BTreeSet::new()).is_ok() {
                         self.apply(&schema["then"], value, described)?;
@@ -164,6 +134,57 @@ impl Schema {
             }
         }
         Ok(())
+    }
+
+    /// Applies those of the `schemas` that `value` matches. Fails if it matches no schema, or several in spite of `only_one`.
+    fn apply_one(
+        &self,
+        only_one: bool,
+        schemas: &Value,
+        value: &Value,
+        described: &mut BTreeSet<String>,
+    ) -> Result<(), String> {
+        let mut errors = Vec::new();
+        let schemas = schemas.as_array().unwrap();
+        for schema in schemas {
+            let mut of_one = BTreeSet::new();
+            match self.apply(schema, value, &mut of_one) {
+                Ok(()) => described.extend(of_one),
+                Err(error) => errors.push(error),
+            }
+        }
+        let matching = schemas.len() - errors.len();
+        if matching == 0 || only_one && matching > 1 {
+            return Err(format!("matches {matching} of {}: {errors:?}", schemas.len()));
+        }
+        Ok(())
+    }
+}
+
+fn is_of_type(value: &Value, name: &Value) -> bool {
+    match name.as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("null") => value.is_null(),
+        Some("integer") => value.is_u64() || value.is_i64(),
+        Some("number") => value.is_number(),
+        _ => panic!("type {name}"),
+    }
+}
+
+/// Returns how `value` exceeds the `limit` that `keyword` sets; `None` if it does not.
+fn exceeds(keyword: &str, value: &Value, limit: &Value) -> Option<&'static str> {
+    let limit = limit.as_f64().unwrap();
+    let number = value.as_f64();
+    let items = value.as_array().map(|all| all.len() as f64);
+    match keyword {
+        "minimum" if number? < limit => Some("is less than"),
+        "maximum" if number? > limit => Some("is more than"),
+        "minItems" if items? < limit => Some("has fewer than"),
+        "maxItems" if items? > limit => Some("has more than"),
+        _ => None,
     }
 }
 
@@ -214,7 +235,7 @@ fn evidence_of_the_corpus_is_what_its_schema_says() {
     let mut evidence = read(&folder.join("evidence.json"));
     fits("watch -o", &evidence);
 
-    // What experiments have measured, as evidence of the first version, becomes evidence of today.
+    // Recorded results, written as evidence of the first version, are read as evidence of the present version.
     let recorded = |name: &str| read(&repository("crates/lab/tests/corpus").join(name));
     evidence["schema"] = "isochrome-evidence/1".into();
     for (key, numbers) in [

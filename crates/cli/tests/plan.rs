@@ -44,7 +44,7 @@ fn analyze_prints_table_2_of_the_paper() {
         result["tasks"].as_array().unwrap().iter().map(|task| task["response_ns"].clone()).collect();
     assert_eq!(responses, [12_302_400, 25_724_200, 101_358_600, 273_783_300]);
 
-    // A bound past the deadline is null, and exit code 2 says that something does not hold.
+    // A bound past the deadline is null, and exit code 2 reports that a requirement is violated.
     let late = run(&["--refill", "9ms"]);
     assert_eq!(late.status.code(), Some(2));
     assert_eq!(json_of(&late)["tasks"][3]["response_ns"], Value::Null);
@@ -93,7 +93,7 @@ fn objectives_decide_one_after_the_other() {
         let output = isochrome(&[&["plan", TABLE_1, "--objective", objective], &machine[..]].concat(), "");
         (output.status.code(), json_of(&output))
     };
-    // 12 partitions are what the memory of 8 tasks needs; then the largest refill time with so few.
+    // The memory of 8 tasks needs 12 partitions. The second objective then is the largest refill time with 12 partitions.
     let (code, plan) = planned("partitions,refill");
     assert_eq!((code, &plan["objective"], &plan["partitions_used"]), (Some(0), &json!("partitions"), &json!(12)));
     assert_eq!((&plan["then"][0]["objective"], &plan["then"][0]["gap"].is_number()), (&json!("refill"), &true));
@@ -119,7 +119,7 @@ fn analyze_tells_how_far_its_verdict_carries() {
         sets.into_iter().map(|(name, set)| json!({"name": name, "partitions": set.collect::<Vec<u32>>()})).collect();
     let one = json!({"cores": [{"cpu": 0, "tasks": tasks}]}).to_string();
     let mut set: Value = serde_json::from_str(&std::fs::read_to_string(TABLE_1).unwrap()).unwrap();
-    // The refill of the paper is 37.6 cycles of a 3.4 GHz clock a line: 4096 lines in 45.3 us. One miss after the other takes more.
+    // The refill time of the paper is 37.6 cycles of a 3.4 GHz clock per line: 4096 lines in 45.3 us. Misses one after the other take longer.
     for (field, value) in [("refill_dirty_ns_per_partition", 60_000), ("lines_per_partition", 4096), ("miss_ns", 60)] {
         set[field] = json!(value);
     }
@@ -136,7 +136,7 @@ fn analyze_tells_how_far_its_verdict_carries() {
     for known in result["refills"].as_array().unwrap() {
         assert_eq!(known["schedulable"].as_bool().unwrap(), known["refill_ns"].as_u64().unwrap() <= last);
     }
-    // Table 2 has a jump of its fourth task just above 1.09 us.
+    // In Table 2 the response time of the fourth task jumps at a refill time just above 1.09 us.
     let jumps = core["refill_breaks"].as_array().unwrap();
     let jump = jumps.iter().find(|jump| jump["task"] == "p_fluidanimate").unwrap();
     assert!((1_090..1_100).contains(&jump["above_ns"].as_u64().unwrap()), "{jump}");
@@ -157,7 +157,7 @@ fn analyze_tells_how_far_its_verdict_carries() {
 
 #[test]
 fn audsley_finds_priorities_where_those_of_the_deadlines_fail() {
-    // Deadline-monotonic, b responds after 4 + 3 and its jitter of 6: 13 > 11. The other way round 9 <= 11 and 7 <= 10.
+    // With deadline-monotonic priorities b responds after 4 + 3 and its jitter of 6: 13 > 11. With b first, 9 <= 11 and 7 <= 10.
     let set = json!({"refill_ns_per_partition": 1, "partitions": 2, "memory_mib": 4, "cores": 1, "tasks": [
         {"name": "a", "period_ns": 20, "deadline_ns": 10, "wcet_ns": 4},
         {"name": "b", "period_ns": 20, "deadline_ns": 11, "jitter_ns": 6, "wcet_ns": 3}]});
@@ -212,7 +212,7 @@ fn ten_thousand_tasks_are_analyzed_and_refused_by_the_planner_with_a_reason() {
 
 #[test]
 fn a_lock_is_charged_with_the_footprint_of_its_holder_or_refused() {
-    // t3, cold, holds the lock that t2 needs, and t1 preempts it: a legal schedule takes 19 (crates/model, tests of locks).
+    // t3 has a cold cache and holds the lock that t2 needs, and t1 preempts t3: a legal schedule takes 19 (crates/model, tests of locks).
     let lock = |longest_ns: u64| json!([{"name": "bus", "longest_ns": longest_ns}]);
     let tasks = |known: bool| {
         let mut tasks = json!([
@@ -246,4 +246,180 @@ fn a_lock_is_charged_with_the_footprint_of_its_holder_or_refused() {
     let refused = analyzed(set("inheritance", true));
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("`inheritance` is not one of `immediate_ceiling`"));
+}
+
+/// Three tasks that gain more from a second partition than it costs them to share three.
+fn sharing_set() -> Value {
+    let task = |name: &str| json!({"name": name, "period_ns": 1_000_000, "wcet_ns": [200_000, 50_000, 50_000]});
+    let tasks = ["a", "b", "c"].map(task);
+    json!({"refill_ns_per_partition": 1_000, "partitions": 3, "memory_mib": 4, "cores": 1, "tasks": tasks})
+}
+
+/// Returns a probed machine whose replacement misses these shares of lines where LRU misses all and none; `None` for one that was not tested.
+fn machine(shares: Option<(f64, f64)>) -> Value {
+    let share = |share: f64| json!({"median": share, "low": share, "high": share});
+    let mut level = json!({"level": 2, "holds": "unified",
+        "geometry": {"value": {"set_count": 1024, "ways": 8, "line_bytes": 64}, "source": "sysfs"},
+        "shared_by": {"value": [[0]], "source": "sysfs"}});
+    if let Some((cyclic, reused)) = shares {
+        let test = json!({"cpu": 0, "level": 2, "blocks": 24, "cyclic": share(cyclic), "reused": share(reused), "fitting": share(0.0)});
+        level["replacement"] = json!({"value": test, "source": "measured"});
+    }
+    json!({"schema": "isochrome-machine/1", "architecture": "x86_64", "cpu_model": "made up", "cpus": [0], "page_bytes": 4096,
+        "levels": [level]})
+}
+
+#[test]
+fn bounds_that_rest_on_lru_are_inconclusive_where_the_cache_was_measured_not_to_have_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |name: &str, value: &Value| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, value.to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let set = written("set.json", &sharing_set());
+    let random = written("random.json", &machine(Some((0.4, 0.3))));
+    let lru = written("lru.json", &machine(Some((1.0, 0.0))));
+    let untested = written("untested.json", &machine(None));
+    let plan = |more: &[&str]| isochrome(&[&["plan", &set, "--objective", "utilization"], more].concat(), "");
+    let errors = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+
+    let unsound = plan(&["--machine", &random, "--json"]);
+    assert_eq!(unsound.status.code(), Some(3), "{}", errors(&unsound));
+    let result = json_of(&unsound);
+    assert_eq!((&result["schedulable"], &result["replacement"]), (&json!(true), &json!("lru")));
+    assert_eq!(result["contradicted"]["test"]["cyclic"]["median"], 0.4);
+    assert!(result["contradicted"]["tasks"].as_array().unwrap().len() >= 2, "{result}");
+    assert!(errors(&unsound).contains("hint: --replacement any"), "{}", errors(&unsound));
+    let text = String::from_utf8(plan(&["--machine", &random]).stdout).unwrap();
+    assert!(text.contains("NOT SOUND: ") && text.contains("if replacement were LRU"), "{text}");
+
+    // A profile says it itself.
+    let mut profile = sharing_set();
+    profile["replacement_test"] = machine(Some((0.4, 0.3)))["levels"][0]["replacement"]["value"].clone();
+    let profile = written("profile.json", &profile);
+    assert_eq!(isochrome(&["plan", &profile, "--objective", "utilization"], "").status.code(), Some(3));
+
+    for more in [&["--machine", lru.as_str()][..], &["--machine", &untested], &[]] {
+        let output = plan(&[more, &["--json"]].concat());
+        assert_eq!((output.status.code(), json_of(&output).get("contradicted")), (Some(0), None), "{more:?}");
+        assert_eq!(
+            errors(&output).contains("no measurement of the replacement policy"),
+            more.contains(&untested.as_str())
+        );
+    }
+
+    let apart = plan(&["--machine", &random, "--replacement", "any", "--json"]);
+    let result = json_of(&apart);
+    assert_eq!((apart.status.code(), result.get("contradicted")), (Some(0), None), "{}", errors(&apart));
+    assert_eq!(result["replacement"], "any");
+    let tasks = result["cores"][0]["tasks"].as_array().unwrap();
+    let mut used: Vec<u64> =
+        tasks.iter().flat_map(|task| task["partitions"].as_array().unwrap()).map(|it| it.as_u64().unwrap()).collect();
+    used.sort_unstable();
+    assert_eq!(used, [1, 2, 3]);
+}
+
+#[test]
+fn analyze_gives_tasks_that_share_no_bound_if_any_policy_may_replace() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let set = file("set.json", &sharing_set().to_string());
+    let random = file("random.json", &machine(Some((0.4, 0.3))).to_string());
+    let on = |name: &str, partitions: &[u32]| json!({"name": name, "partitions": partitions});
+    let analyzed = |c: &[u32], more: &[&str]| {
+        let allocation =
+            json!({"cores": [{"cpu": 0, "tasks": [on("a", &[1]), on("b", &[2]), on("c", c)]}]}).to_string();
+        isochrome(&[&["analyze", &set, "--allocation", "-"], more].concat(), &allocation)
+    };
+    let any = ["--replacement", "any", "--machine", &random];
+    let shared = analyzed(&[2, 3], &[&any[..], &["--json"]].concat());
+    let result = json_of(&shared);
+    assert_eq!((shared.status.code(), &result["without_bound"]), (Some(2), &json!(["b", "c"])));
+    let responses: Vec<bool> =
+        result["tasks"].as_array().unwrap().iter().map(|task| task["response_ns"].is_u64()).collect();
+    assert_eq!(responses, [true, false, false]);
+    let text = String::from_utf8(analyzed(&[2, 3], &any).stdout).unwrap();
+    assert!(text.contains("no bound for b, c and what they delay: they share partitions"), "{text}");
+    assert!(text.contains("would mend it: 3 partitions for the core, allocated anew"), "{text}");
+    assert_eq!(analyzed(&[3], &any).status.code(), Some(0));
+
+    // By the same measurement bounds that assume LRU are inconclusive, where they charge refills.
+    let lru = ["--machine", &random, "--json"];
+    let contradicted = analyzed(&[2, 3], &lru);
+    assert_eq!(contradicted.status.code(), Some(3));
+    assert_eq!(json_of(&contradicted)["contradicted"]["tasks"], json!(["b", "c"]));
+    assert_eq!(analyzed(&[3], &lru).status.code(), Some(0));
+}
+
+/// Returns a task set of one task, with C = 40 and D = T = 100, on a CPU of which at most `withheld_ns` are withheld of any 200 ns.
+fn with_supply(withheld_ns: u64) -> String {
+    let steps = json!([
+        {"window_ns": 20, "withheld_ns": 20, "interruptions": 1},
+        {"window_ns": 200, "withheld_ns": withheld_ns, "interruptions": 2},
+    ]);
+    let value = json!({"cpu": 0, "watched_ns": 3_800_000_000u64, "threshold_ns": 5000, "steps": steps});
+    let supply = json!([{"source": "measured", "value": value}]);
+    let tasks = json!([{"name": "a", "period_ns": 100, "wcet_ns": 40}]);
+    json!({"refill_ns_per_partition": 1, "partitions": 1, "memory_mib": 4, "cores": 1, "supply": supply, "tasks": tasks})
+        .to_string()
+}
+
+#[test]
+fn a_plan_charges_the_measured_supply_and_says_so() {
+    let plan = |extra: &[&str]| isochrome(&[&["plan", "-"], extra].concat(), &with_supply(30));
+    // R = 40 + 30 + 3: the CPU is withheld twice, and was before, and each time the only partition is refilled.
+    let planned = plan(&["--json"]);
+    let result = json_of(&planned);
+    let task = |result: &Value| result["cores"][0]["tasks"][0]["response_ns"].clone();
+    assert_eq!((planned.status.code(), task(&result)), (Some(0), json!(73)));
+    assert_eq!((&result["supply"]["source"], &result["supply"]["cpus"]), (&json!("measured"), &json!([0])));
+    // A run replays the recurrence with the steal time that it sees, so the supply is not in it.
+    assert!(!result["cores"][0]["recurrence"].to_string().contains("withheld"), "{result}");
+    let text = String::from_utf8(plan(&["--supply", "measured"]).stdout).unwrap();
+    let says = "charges the supply of CPU 0, observed for 3.8 s each in gaps of more than 5 us";
+    assert!(text.contains(says) && text.contains("no bounds on what a hypervisor"), "{text}");
+
+    let full = plan(&["--json", "--supply", "full"]);
+    let warning = String::from_utf8_lossy(&full.stderr).into_owned();
+    assert_eq!((full.status.code(), task(&json_of(&full)), json_of(&full).get("supply")), (Some(0), json!(40), None));
+    assert!(warning.contains("hold only while no CPU is withheld"), "{warning}");
+
+    let allocation = result.to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("set.json");
+    std::fs::write(&file, with_supply(30)).unwrap();
+    let analyze = ["analyze", file.to_str().unwrap(), "--allocation", "-"];
+    let analyzed = json_of(&isochrome(&[&analyze[..], &["--json"]].concat(), &allocation));
+    assert_eq!((&analyzed["tasks"][0]["response_ns"], &analyzed["tasks"][0]["withheld_ns"]), (&json!(73), &json!(33)));
+    let text = String::from_utf8(isochrome(&analyze, &allocation).stdout).unwrap();
+    assert!(text.contains("CRPD  withheld") && text.contains(says), "{text}");
+    let text =
+        String::from_utf8(isochrome(&[&analyze[..], &["--supply", "full"]].concat(), &allocation).stdout).unwrap();
+    assert!(text.contains("no withheld CPU: bounds hold only for"), "{text}");
+}
+
+#[test]
+fn where_the_supply_is_the_reason_for_a_missed_deadline_plan_and_analyze_say_so() {
+    let planned = isochrome(&["plan", "-", "--json"], &with_supply(70));
+    let message = String::from_utf8_lossy(&planned.stderr).into_owned();
+    assert_eq!(planned.status.code(), Some(2));
+    assert!(message.contains("the supply of the CPUs is the reason") && message.contains("--supply full"), "{message}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("set.json");
+    std::fs::write(&file, with_supply(70)).unwrap();
+    let allocation = json!({"cores": [{"cpu": 0, "tasks": [{"name": "a", "partitions": [1]}]}]}).to_string();
+    let analyzed = isochrome(&["analyze", file.to_str().unwrap(), "--allocation", "-"], &allocation);
+    let message = String::from_utf8_lossy(&analyzed.stderr).into_owned();
+    assert_eq!(analyzed.status.code(), Some(2));
+    assert!(message.contains("the supply of the CPUs is the reason"), "{message}");
+    // Without a supply in the file, nothing can be charged.
+    let missing = isochrome(&["plan", TABLE_1, "--supply", "measured", "--cores", "4", "--memory", "1G"], "");
+    let message = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(message.contains("supply: is missing") && message.contains("isochrome probe"), "{message}");
 }

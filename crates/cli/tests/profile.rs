@@ -108,7 +108,7 @@ fn a_plan_of_a_profile_says_what_to_run_where_and_draws_it() {
     let plan = json_in(&folder.path().join("plan.json"));
     assert_eq!(plan["programs"]["tasks"].as_array().unwrap().len(), 3);
     assert_eq!(plan["programs"]["tasks"][1]["command"], json!(["isochrome", "job", "filter", "64"]));
-    // The program named with a slash is found from anywhere.
+    // A program that is named with a slash gets an absolute path.
     let command = plan["programs"]["tasks"][0]["command"][0].as_str().unwrap();
     assert!(Path::new(command).is_absolute() && command.ends_with("walk"), "{command}");
     let of = |name: &str| {
@@ -129,8 +129,8 @@ fn a_plan_of_a_profile_says_what_to_run_where_and_draws_it() {
     }
 }
 
-/// The programs of examples/robot as workloads, by what a job touches: the same data 20 times, a tree that many points go down, nodes far
-/// apart, a transform.
+/// Workloads that imitate the programs of examples/robot by what a job touches: the same data 20 times, a tree that many points descend, nodes
+/// far apart, and a transform.
 const ROBOT: [&str; 4] = [
     "filters=workload:walk:area=128K,stride=64,passes=20",
     "features=workload:walk:area=293K,stride=64,passes=7",

@@ -106,7 +106,8 @@ impl Fixture {
         serde_json::from_str(&fs::read_to_string(self.path("outcome.json")).unwrap()).unwrap()
     }
 
-    /// Returns where the pages of `pid` are, without stopping the process; `None` while they are being moved, and after its end.
+    /// Returns the placement of the pages of `pid` without stopping the process; `None` while the pages are being moved, and after the process
+    /// has ended.
     fn inspect(&self, pid: u32) -> Option<Value> {
         let mut command = self.isochrome("recolor", "0-3");
         let output = command.args([&pid.to_string(), "--dry-run", "--json"]).output().unwrap();
@@ -149,7 +150,7 @@ fn notified_elsewhere(fixture: &Fixture) -> Outcome {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "vsock:2:99\n");
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains("NOTIFY_SOCKET=vsock:2:99"), "{message}");
-    // Nobody would ever learn that it is ready.
+    // With `sd_notify` as its condition, `exec` refuses, because it would never learn that the program is ready.
     let mut command = fixture.exec_role("notify", "sd_notify");
     assert_eq!(command.env("NOTIFY_SOCKET", "vsock:2:99").output().unwrap().status.code(), Some(125));
     Ok(())
@@ -171,7 +172,7 @@ fn settled(fixture: &Fixture) -> Outcome {
     if longest_pause >= 250 {
         return Err(NotRun(format!("the machine held the program up for {longest_pause} ms, as if it had settled")));
     }
-    // It grows for at least 0.8 s, and then no more.
+    // The program grows for at least 0.8 s, and must then stay the same for 0.3 s.
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 1.1), "{outcome}");
     Ok(())
 }
@@ -198,7 +199,7 @@ fn variable(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Waits until nearly all pages of `pid`, more than `pages`, are on color. Returns the number of pages on color, off color, and immovable.
+/// Waits until nearly all pages of `pid`, and more than `pages`, are on color. Returns the numbers of pages on color, off color, and immovable.
 fn on_colors(fixture: &Fixture, pid: u32, pages: u64, limit: Duration) -> (u64, u64, u64) {
     let begin = Instant::now();
     loop {
@@ -230,10 +231,10 @@ fn pressure(fixture: &Fixture) -> Outcome {
     let bytes = free * 1024 / 100 * share as usize;
     let (begin, mut rounds) = (Instant::now(), 0);
     while begin.elapsed() < time {
-        // One byte of each page is enough to have its frame.
+        // Writing one byte of a page is enough to allocate its frame.
         let mut memory = vec![0u8; bytes];
         memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-        // What a kernel does on its own when large pieces of memory are asked for and it has none.
+        // The kernel compacts memory by itself when a large block is requested and none is free.
         let _ = fs::write("/proc/sys/vm/compact_memory", "1");
         rounds += 1;
         assert_eq!(
@@ -245,7 +246,7 @@ fn pressure(fixture: &Fixture) -> Outcome {
     drop(exec.stdin.take());
     let counts = lines.next().unwrap().unwrap();
     assert!(exec.wait().unwrap().success());
-    // By itself, and its number may be another's now.
+    // The program has ended by itself, and another process may have its number now.
     std::mem::forget(ended);
     let outcome = fixture.outcome();
     println!(
@@ -263,7 +264,7 @@ fn pressure(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Runs `program` without and under `exec`, which must print the same. Lists the immovable pages in the middle of the run.
+/// Checks that `program` prints the same without and under `exec`. Prints which pages were immovable during the run.
 fn same(fixture: &Fixture, program: &Path, arguments: &[&str]) -> Outcome {
     let command = |exec: bool| {
         let mut command = if exec {
@@ -279,7 +280,7 @@ fn same(fixture: &Fixture, program: &Path, arguments: &[&str]) -> Outcome {
     };
     let plain = succeeding(command(false));
     let colored = command(true).spawn().unwrap();
-    // `exec` starts nothing else.
+    // The program is the only child of `exec`.
     let children = format!("/proc/{0}/task/{0}/children", colored.id());
     let mut report = Value::Null;
     let colored = std::thread::scope(|scope| {
@@ -310,7 +311,7 @@ fn same(fixture: &Fixture, program: &Path, arguments: &[&str]) -> Outcome {
     if outcome["seconds_to_colors"].is_null() && outcome["errors"] == Value::Array(Vec::new()) {
         return Err(NotRun(format!("{} ended before it was on its colors", program.display())));
     }
-    // How many pages had to be moved is chance: frames that an earlier program on these colors gave back may be the next to be handed out.
+    // The number of pages to move depends on chance: the kernel may hand out frames of these colors that an earlier program gave back.
     assert!(
         number("sweeps") > 0 && number("resident") > 50 && outcome["errors"] == Value::Array(Vec::new()),
         "{outcome}"
@@ -334,7 +335,7 @@ fn x264(fixture: &Fixture) -> Outcome {
     }
     let input = fixture.path("clip.y4m");
     fs::write(&input, clip).unwrap();
-    // To standard output, which is compared.
+    // x264 writes to standard output, because standard output is compared.
     same(
         fixture,
         Path::new("x264"),
@@ -478,7 +479,7 @@ fn pair(fixture: &Fixture) -> Outcome {
     }
     let output = pair.stdout(Stdio::piped()).output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Colors by frame bits need not be those of the cache, so what the effect is does not matter here.
+    // Colors by frame bits need not be those of the cache, so any effect is accepted here.
     assert!(matches!(output.status.code(), Some(0 | 2 | 3)), "{:?} {message}", output.status);
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     for effect in outcome["effects"].as_array().unwrap() {

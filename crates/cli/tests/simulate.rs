@@ -44,7 +44,7 @@ const LEVEL: [&str; 2] = ["--level", "256:2:32:lru:wb:wa"];
 
 #[test]
 fn counts_are_printed_in_the_documented_form() {
-    // One set of lines 0, 4, 8: two ways. 0 and 4 dirty; 8 evicts 0, 0 evicts 4.
+    // Lines 0, 4 and 8 share a set of two ways. Lines 0 and 4 are dirty; then 8 evicts 0, and 0 evicts 4.
     let trace = b"1 0\n1 80\n0 100\n0 0\n2 0\n";
     let output = simulate(&[&LEVEL[..], &["--trace", "-", "--json"]].concat(), trace);
     assert_eq!(
@@ -118,7 +118,7 @@ fn malformed_traces_are_refused_by_file_and_line() {
         let path = file(folder.path(), name, bytes);
         let path = path.to_str().unwrap();
         refused(&[&LEVEL[..], &["--trace", path, "--format", form]].concat(), b"", &format!("{path}{what}"));
-        // The curve reads the same way.
+        // The curve reads traces in the same way.
         refused(&["curve", "--level", "4K:2:64", "--trace", path, "--format", form], b"", &format!("{path}{what}"));
     };
     bad("a.din", b"0 10\n1 20\n5 30\n", "din", ":3: unknown label");
@@ -153,7 +153,7 @@ fn machines_that_cannot_be_are_refused_with_the_reason() {
     for (level, what) in cases {
         refused(&["--level", level, "--workload", "matmul"], b"", what);
     }
-    // A set index of address bits needs a power of two of sets.
+    // A set index of address bits needs a number of sets that is a power of two.
     let folder = tempfile::tempdir().unwrap();
     let text = include_str!("../../../machines/pentium-ii/described.json");
     let odd = text.replace("\"set_count\": 4096", "\"set_count\": 4095").replace(
@@ -187,7 +187,7 @@ fn a_curve_counts_as_the_full_simulator_and_is_drawn() {
     let svg = folder.path().join("curve.svg");
     let arguments = ["curve", "--level", "64K:4:64", "--workload", "fft:points=2048", "--verify", "--json", "--svg"];
     let curve = json_of(&simulate(&[&arguments[..], &[svg.to_str().unwrap()]].concat(), b""));
-    // 64 KiB, 4-way: 4 colors; half of them and all with the same numbers by another way.
+    // 64 KiB with 4 ways have 4 colors. The full simulator counts the misses with 1, 2 and all of them.
     assert_eq!(curve["colors"], json!([1, 2, 3, 4]));
     let [misses, ways] = ["misses_by_colors", "misses_by_ways"].map(|key| curve[key].as_array().unwrap().clone());
     for verified in curve["verified"].as_array().unwrap() {
@@ -196,7 +196,7 @@ fn a_curve_counts_as_the_full_simulator_and_is_drawn() {
     }
     assert_eq!(curve["verified"].as_array().unwrap().len(), 3);
     assert_eq!((ways.len(), &ways[0]), (5, &curve["accesses"]));
-    // All colors and all ways are the same whole cache, and pages 0, 1, 2... lie in it one behind the other.
+    // All colors and all ways are the same whole cache, in which pages 0, 1, 2... lie one behind the other.
     assert_eq!(misses[3], ways[4]);
     assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
 }
@@ -205,13 +205,13 @@ fn a_curve_counts_as_the_full_simulator_and_is_drawn() {
 fn the_flood_of_the_pentium_ii_says_by_how_much_the_naive_one_falls_short() {
     let flood = json_of(&simulate(&["flood", "--machine", "pentium-ii", "--json"], b""));
     assert_eq!(flood["double_purged"], flood["lines"]);
-    // One read and one write instead of one and two: a third of the transfers; with writes of 120 cycles and reads of 40, of 280
-    // cycles 120.
+    // A line costs one read and one write instead of one read and two writes: a third of the transfers is missing. With 120 cycles per write and
+    // 40 per read, 120 of 280 cycles are missing.
     assert!((flood["naive_shortfall_transfers"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9);
     assert!((flood["naive_shortfall_cycles"].as_f64().unwrap() - 120.0 / 280.0).abs() < 1e-9);
     let text = String::from_utf8(simulate(&["flood", "--machine", "pentium-ii"], b"").stdout).unwrap();
     assert!(text.contains("33 % of the transfers and 43 % of their time") && text.contains("50 %"), "{text}");
-    // Elsewhere, a search and its share.
+    // For other machines a pattern is searched.
     let text = String::from_utf8(
         simulate(&["flood", "--level", "4K:4:32:tree-plru:wb:wa", "--level", "32K:4:32:lru:wb:wau"], b"").stdout,
     );
@@ -241,7 +241,7 @@ fn the_example_scenario_keeps_its_tasks_apart_at_the_partitioned_level_and_is_dr
     let tasks = outcome["tasks"].as_array().unwrap();
     assert_eq!((&tasks[0]["jobs"], &tasks[0]["preempted"], &tasks[1]["jobs"]), (&json!(2), &json!(3), &json!(3)));
     assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg"));
-    // As the example's head says: with all colors for one of them they meet.
+    // As the head of the example states, the tasks evict each other once `stream` has all colors.
     let open = std::fs::read_to_string(example).unwrap().replace("colors = \"6-15\"", "colors = \"0-15\"");
     let outcome = json_of(&simulate(&["--scenario", "-", "--json"], open.as_bytes()));
     assert!(between(matrix(&outcome)) > 0);

@@ -1,8 +1,8 @@
 //! Compares the time of recoloring a process of 64 MiB with that of touching 64 MiB for the first time, and measures the cost of a watch to
 //! a program.
 //!
-//! `cargo bench -p isochrome-host --bench recolor` measures; under `cargo test` the same code runs on a small size. Each of the 16
-//! colors is a random function of the frame number, as in a virtual machine: neighbors seldom have colors that are both allowed.
+//! `cargo bench -p isochrome-host --bench recolor` measures; under `cargo test` the same code runs on a small size. The 16 colors are a random
+//! function of the frame number, as in a virtual machine, so neighboring frames seldom both have allowed colors.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -27,14 +27,14 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Err(error) = resident::mappings(std::process::id()) {
-        // Frame numbers are hidden: nothing to measure either.
+        // If frame numbers are hidden, nothing can be measured. That is no defect.
         println!("not measured: {error}");
         return ExitCode::SUCCESS;
     }
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let (bytes, repeats, seconds) = if measuring { (64 << 20, 15, 1.0) } else { (1 << 20, 2, 0.2) };
     let run = || -> Result<(), RecolorError> {
-        // In one pause, and in as many as it takes, between which the program gets as much time again.
+        // Pages are moved in a single pause, or in as many pauses as needed. Between pauses the program runs for as long as a pause took.
         for (colors, max_pause) in [(8, WHOLE), (4, WHOLE), (8, MAX_PAUSE), (4, MAX_PAUSE)] {
             speed(bytes, repeats, colors, max_pause)?;
         }
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        // No right to trace: nothing to measure, and no defect.
+        // Without the right to trace, nothing can be measured. That is no defect.
         Err(error @ RecolorError::Process(ProcessError::Denied { .. })) => {
             println!("not measured: {error}");
             ExitCode::SUCCESS
@@ -54,8 +54,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs as the target. It answers each line with a number: `touch BYTES` with the time in us that touching as much fresh memory takes, and
-/// `work MS` with the steps of work per us of its own CPU time.
+/// Runs as the target, which answers each line of input with a number: `touch BYTES` with the time in us that touching so many bytes of fresh
+/// memory takes, and `work MS` with the steps of work per us of its own CPU time.
 fn target() {
     let mut memory = None;
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -139,7 +139,7 @@ impl Drop for Target {
 
 const COLORS: u32 = 16;
 
-/// Makes colors by random functions of the frame number, which differ for each `drawing`.
+/// Returns colors by random functions of the frame number, which differ for each `drawing`.
 fn random_colors(drawing: usize) -> KnownColors {
     let mut rng = fastrand::Rng::with_seed(drawing as u64);
     let masks = (0..COLORS.ilog2()).map(|_| rng.u64(..)).collect();
@@ -185,7 +185,7 @@ fn speed(bytes: usize, repeats: usize, count: u16, max_pause: Duration) -> Resul
     for repeat in 0..repeats {
         let known = random_colors(repeat);
         let wanted = Wanted { known: &known, colors: &colors, spread: false };
-        // The same state of the free memory every time.
+        // This leaves the free memory in the same state every time.
         touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
         let mut target = Target::new();
         target.order(&format!("touch {bytes}"));
@@ -241,7 +241,7 @@ fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorErro
                 return Err(error);
             }
             rounds += 1;
-            // A round that finds something to move is another matter.
+            // A round that moves something costs more and is not counted here.
             if watch.tally().sweeps == sweeps {
                 looking.push(own_time() - used);
             }
@@ -249,7 +249,7 @@ fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorErro
         }
         slowed.push(plain / target.answer() - 1.0);
     }
-    // Per round, in us: the slowdown is of a second of CPU time, in which there were so many rounds.
+    // The cost of a round in us is the slowdown of a second of CPU time, divided by the number of rounds in that second.
     let a_second = f64::from(rounds) / (repeats as f64 * seconds);
     let (own, theirs) = (mean(&looking), mean(&slowed) * 1e6 / a_second);
     let spread = 1.96 * deviation(&slowed) / (slowed.len() as f64).sqrt() * 1e6 / a_second;

@@ -37,7 +37,7 @@ struct Method {
     name: &'static str,
     /// Time between two reads of the records.
     every: Duration,
-    /// What reads the counters; `None` where nothing is watched.
+    /// Source of the records; `None` if nothing is watched.
     reader: Option<Reader>,
 }
 
@@ -73,7 +73,7 @@ const METHODS: [Method; 10] = [
     method("polled at 10 kHz, read every 50 ms", 50_000, Some(Reader::Tasks(Ns(100_000)))),
 ];
 
-/// Work between two switches.
+/// Load on the watched CPU: the number of switches, and the work between two switches.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
@@ -83,10 +83,11 @@ struct Load {
 
 /// Result of one round of one method.
 struct Seen {
-    /// CPU time of the threads, and the same without a watch.
+    /// Duration of the handoffs with a watch, in seconds.
     time: f64,
+    /// Duration of the same handoffs without a watch, in seconds.
     alone: f64,
-    /// CPU time of this process without that of the threads.
+    /// CPU time of this process without that of the threads, in seconds.
     own: f64,
     slices: usize,
     lost: bool,
@@ -101,13 +102,13 @@ fn main() -> ExitCode {
     ];
     let lines_only = std::env::args().any(|argument| argument == "lines");
     if let Err(error) = loads.iter().filter(|_| !lines_only).try_for_each(|load| compare(*load, rounds)) {
-        // No right to the events: nothing to measure, and no defect.
+        // Without the right to the events, nothing can be measured. That is no defect.
         println!("not measured: {error}");
         return ExitCode::SUCCESS;
     }
     match evictions(if measuring { 150 } else { 1 }) {
         Ok(()) => ExitCode::SUCCESS,
-        // A machine without colors, or too busy to tell them.
+        // The machine has no colors, or is too busy to distinguish them.
         Err(error) if error.downcast_ref().is_some_and(is_of_the_machine) => {
             println!("lines evicted: not measured: {error}");
             ExitCode::SUCCESS
@@ -190,7 +191,7 @@ impl Watch {
 
     fn read(&mut self) {
         if let Some(slices) = &mut self.slices {
-            // What cannot be read is not there to be counted either.
+            // Records that cannot be read are only missing in the count.
             let _ = slices.drain(&mut self.entries);
         }
         self.count += self.entries.len();
@@ -220,7 +221,9 @@ fn round(load: Load, method: Method, watched: CpuId, watching: CpuId) -> Result<
 
 /// Result of passing the CPU between two threads.
 struct Passed {
+    /// Duration of the handoffs, in seconds.
     time: f64,
+    /// CPU time of both threads, in seconds.
     used: f64,
 }
 
@@ -234,7 +237,7 @@ fn pass(load: Load, cpu: CpuId, read: &mut dyn FnMut() -> bool) -> Passed {
         let _settings = RealtimeRequest::new().pin(cpu).apply();
         let used = thread_time();
         for _ in 0..handoffs {
-            // The other one ends with its last turn.
+            // The other thread may have ended after its last handoff, so errors are ignored.
             let _ = receiver.recv();
             let begin = Instant::now();
             while begin.elapsed() < load.work {
@@ -261,36 +264,38 @@ fn thread_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Number of samples of each kind in a block, and how many of them must be usable. They are few, so that a block ends before a neighbor
-/// interferes.
+/// Number of samples of each kind in a block. It is small, so that a block ends before a neighbor interferes.
 const SAMPLES: usize = 10;
+/// Least number of usable samples of each kind in a block.
 const SAMPLES_AT_LEAST: usize = 4;
 /// Time after which the reading of a polling task has arrived.
 const POLL_SEEN: Duration = Duration::from_millis(2);
-/// Number of quarters of a colored level's ways that are filled. A full level loses a part of its lines at once, because replacement is not
-/// exactly LRU.
+/// Quarters of the ways of a colored level that are filled. A full level loses a part of its lines at once, because replacement is not exactly
+/// LRU.
 const QUARTERS_FILLED: usize = 3;
-/// Time from filling the last line to walking the first, in ns: enough for a handoff and back, and for a poll, in most samples.
+/// Time from filling the last line to walking the first, in ns: enough for a handoff and back in most samples.
 const HANDOFF: u64 = 30_000;
+/// The same for a poll.
 const POLL: u64 = 60_000;
 /// Largest delay of a usable sample, in ns.
 const LATE: u64 = 1_000;
-/// Time before a poll at which filling begins and ends, in ns. Meanwhile the lines that the last poll evicted are filled again.
+/// Time before a poll at which filling begins, in ns. While it lasts, the lines that the last poll evicted are filled again.
 const FILLING: u64 = 150_000;
+/// Time before a poll at which filling ends, in ns.
 const AHEAD: u64 = 30_000;
 /// Size of the memory in which colors are found.
 const MEMORY: Bytes = Bytes(64 << 20);
 /// Number of attempts at a measurement that a neighbor on the core may spoil.
 const ATTEMPTS: u64 = 20;
 
-/// What happens between filling a level and walking over it.
+/// Event between filling a level and walking over it.
 #[derive(Clone, Copy)]
 enum Between {
-    /// Another thread has the CPU.
+    /// A handoff to another thread and back.
     Handoff,
-    /// A poll, if tasks poll.
+    /// A poll by a task, or the same wait without a watch.
     Poll {
-        /// Begin of one of the polls, or any time.
+        /// Begin of one of the polls; any time if nothing polls.
         one: Ns,
         every: Ns,
     },
@@ -305,7 +310,7 @@ impl Between {
     }
 }
 
-/// A sample: when filling ended and walking began, and the share of the lines that were evicted then.
+/// A sample: the times at which filling ended and walking began, and the share of the lines that were evicted in between.
 struct Sample {
     from: Ns,
     to: Ns,
@@ -358,13 +363,13 @@ fn evictions(blocks: usize) -> Result<(), Box<dyn Error>> {
     let lines = region.size().0 as usize / line_bytes;
     println!("of {lines} lines in level 2, {ways} of {} ways, watching evicts:", target.geometry.ways);
     evicted(Canaries::new(region, line_bytes, second, 1), lines, blocks, watched, watching)?;
-    // One that others use all the time has nothing to lose.
+    // The calibration fails if other programs use the first level all the time; then nothing is measured there.
     match first {
         Ok(first) => {
             let pages = target.inner.0 as usize / page_bytes();
             let lines = pages * page_bytes() / line_bytes;
             println!("of {lines} lines in level 1, all of it, watching evicts:");
-            // Less is to be seen there.
+            // Fewer blocks are enough for the first level.
             evicted(Canaries::new(memory(pages)?, line_bytes, first, 1), lines, blocks.div_ceil(5), watched, watching)?;
         }
         Err(error) => println!("level 1: {error}"),
@@ -383,7 +388,7 @@ fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, ColorError>) -> Result
     attempt(ATTEMPTS)
 }
 
-/// Measures every method once in each of the rounds, and returns the results.
+/// Measures every method once in each of the rounds, and prints the results.
 fn evicted<M: BackingMemory + Send>(
     mut canaries: Canaries<M>,
     lines: usize,
@@ -428,7 +433,7 @@ fn block<M: BackingMemory + Send>(
     watching: CpuId,
 ) -> Result<Option<Block>, SchedError> {
     let _settings = RealtimeRequest::new().pin(watching).timer_slack(Ns(1)).apply();
-    // Without a poll to come nothing is waited for.
+    // Without a watch there is no poll to align with, so any time serves as its begin.
     let unwatched = match method.reader {
         Some(Reader::Tasks(_)) => Between::Poll { one: Ns(0), every: Ns(1) },
         _ => Between::Handoff,
@@ -437,7 +442,7 @@ fn block<M: BackingMemory + Send>(
     let before = samples(canaries, watched, unwatched, &mut || false);
     let mut watch = Watch::open(method, watched)?;
     if let Some(Reader::Tasks(every)) = method.reader {
-        // While the CPU computes: an idle one wakes up late.
+        // The polls are recorded while the CPU computes, because an idle CPU wakes up late.
         samples(canaries, watched, unwatched, &mut || false);
         watch.read_all();
         let one = watch.polls.last().map_or(Ns(0), |poll| poll.begin);
@@ -454,7 +459,7 @@ fn block<M: BackingMemory + Send>(
     let after = samples(canaries, watched, unwatched, &mut || false);
 
     let in_time = |sample: &&Sample| sample.to.0 - sample.from.0 <= between.time() + LATE;
-    // Exactly one poll, all of it.
+    // With polling, a sample must contain exactly one poll, from its begin to its end.
     let polled = |sample: &&Sample| {
         let mut polls = polls.iter().filter(|poll| poll.end > sample.from && poll.begin < sample.to);
         let one = polls.next().is_some_and(|poll| poll.begin > sample.from && poll.end < sample.to);
@@ -472,8 +477,8 @@ fn block<M: BackingMemory + Send>(
     })
 }
 
-/// Lets a thread on `cpu` fill the level, wait for what comes between, and walk over the level. `read` is called meanwhile, until it
-/// reports that there is nothing to read.
+/// Returns the samples of a thread on `cpu`, which fills the level, waits for what comes between, and walks over the level. Meanwhile `read` is
+/// called until it reports that there is nothing to read.
 fn samples<M: BackingMemory + Send>(
     canaries: &mut Canaries<M>,
     cpu: CpuId,
@@ -495,7 +500,7 @@ fn samples<M: BackingMemory + Send>(
         }
         let from = clock::monotonic();
         if let Between::Handoff = between {
-            // The other one ends with this one.
+            // The other thread runs until this one ends, so neither call fails.
             let _ = to_other.send(());
             let _ = from_other.recv();
         }

@@ -1,86 +1,86 @@
-//! What fails between this process and the kernel, whatever the work: files, memory, signals, CPUs.
+//! Errors between this process and the kernel that any task can meet: of files, memory, signals and CPUs.
 //!
-//! Every room above has an error of its own, which contains those of the rooms below it that it uses. Messages carry the values and, behind
-//! `hint:`, what to do; which option of the command would help, the command adds.
+//! Every higher module has an error type of its own, which contains the errors of the lower modules that it uses. Messages contain the values
+//! and, after `hint:`, a remedy. The command adds which of its options would help.
 
 use std::io;
 use std::path::PathBuf;
 
 use isochrome_model::units::ParseError;
 
-/// Trouble with a file, with memory, or with what the kernel permits.
+/// An error with a file, with memory, or with the kernel's permissions.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemError {
-    /// A file of the kernel could not be read.
+    /// A file could not be read.
     #[error("{path}: {source}\n  hint: {hint}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of reading the file.
         source: io::Error,
-        /// What to do.
+        /// Remedy for the user, shown after `hint:`.
         hint: &'static str,
     },
-    /// A file of the kernel says something that isochrome does not understand.
+    /// A file of the kernel contains text that isochrome does not understand.
     #[error(
         "{path}: `{text}` is not {expected}\n  hint: this kernel writes the file in an unknown form; please report it with `uname -r`"
     )]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it says, shortened.
+        /// The text, shortened.
         text: String,
-        /// What it should say.
+        /// Description of the expected text.
         expected: &'static str,
     },
-    /// A list in a file of the kernel is not a list.
+    /// A file of the kernel does not contain a valid list.
     #[error("{path}: {source}")]
     List {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Defect of the list.
         source: ParseError,
     },
-    /// A file of isochrome's own could not be written.
+    /// A file or folder of isochrome could not be written.
     #[error("{path}: {source}\n  hint: run as root, or name a folder you may write to in ISOCHROME_RUNTIME_DIR")]
     Unwritable {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// Error of writing the file.
         source: io::Error,
     },
-    /// What is in a folder, or a file, may have been written by somebody else.
+    /// A file or folder is not trusted, because somebody else may have written to it.
     #[error(
         "{path}: what it holds is not believed: {reason}\n  hint: remove it, or name a folder in ISOCHROME_RUNTIME_DIR into which nobody else may write"
     )]
     Untrusted {
         /// The file or folder.
         path: PathBuf,
-        /// What speaks against it.
+        /// Reason for the distrust.
         reason: String,
     },
-    /// Memory could not be had.
+    /// Memory could not be mapped.
     #[error("{pages} pages of memory: {source}\n  hint: lower the memory asked for, or raise `ulimit -v`")]
     Memory {
-        /// Pages asked for.
+        /// Number of pages requested.
         pages: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Code that was made cannot be executed.
+    /// Generated code cannot be executed.
     #[error(
         "memory cannot be made executable: {source}\n  hint: a security policy may forbid it, and code is made for x86-64 and aarch64 only"
     )]
     NoCode {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The CPUs this thread may run on could not be learned.
+    /// The CPUs on which this thread may run could not be determined.
     #[error(
         "the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter"
     )]
     Affinity {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Signal handlers could not be installed.
@@ -90,10 +90,10 @@ pub enum SystemError {
     Signal {
         /// Signal number.
         signal: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A signal asked to finish.
+    /// A signal has asked the program to finish.
     #[error("interrupted\n  hint: nothing was changed")]
     Interrupted,
 }

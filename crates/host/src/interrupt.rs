@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks to finish, the second ends at once.
+//! Ctrl-C and SIGTERM: the first signal asks the program to finish, the second one ends it at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 pub fn install() -> Result<(), SystemError> {
     for signal in [SIGINT, SIGTERM] {
         let failed = |source| SystemError::Signal { signal, source };
-        // In this order: the first signal finds the flag still clear.
+        // The order matters: the handler that ends the process must find the flag clear at the first signal.
         flag::register_conditional_shutdown(signal, 128 + signal, &INTERRUPTED).map_err(failed)?;
         flag::register(signal, &INTERRUPTED).map_err(failed)?;
     }

@@ -1,4 +1,4 @@
-//! isochrome on Linux: the machine measured and set up, colored memory, pages of programs moved, programs run.
+//! isochrome on Linux: measures and sets up the machine, provides colored memory, moves pages of programs, and runs programs.
 
 pub mod color;
 pub mod coloring;

@@ -1,7 +1,7 @@
-//! Recording what a program accesses: under valgrind's lackey, or under QEMU's user mode with a plugin of our own.
+//! Records what a program accesses: under valgrind's lackey, or under QEMU's user mode with a plugin of our own.
 //!
-//! Both run the program unmodified and hand its accesses over through a pipe, which they open by its name in `/proc`; the
-//! program keeps its standard streams. Children that the program starts are not recorded.
+//! Both tools run the program unmodified and pass its accesses on through a pipe, which they open by its name in `/proc`. The program keeps its
+//! standard streams. Children that the program starts are not recorded.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -45,24 +45,24 @@ impl FromStr for By {
 /// Why a program could not be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// No such way.
+    /// The name of the tool is unknown.
     #[error("`{text}` is no way to record\n  hint: auto, lackey or qemu")]
     Unknown {
-        /// What was given.
+        /// Name that was given.
         text: String,
     },
     /// A tool is missing.
     #[error("{tool} is not installed\n  hint: apt-get install {package}")]
     Absent {
-        /// The tool.
+        /// Name of the tool.
         tool: String,
-        /// The Debian package that holds it.
+        /// Debian package that contains the tool.
         package: &'static str,
     },
-    /// The program is not there.
+    /// The program does not exist.
     #[error("{program}: not found\n  hint: give its path, or a name in PATH")]
     Program {
-        /// What was given.
+        /// Program that was given.
         program: String,
     },
     /// The plugin does not compile.
@@ -70,28 +70,28 @@ pub enum RecordError {
         "cc cannot build the QEMU plugin:\n{message}\n  hint: lackey needs no compiler; apt-get install gcc libc6-dev"
     )]
     Plugin {
-        /// What the compiler said.
+        /// Output of the compiler.
         message: String,
     },
-    /// A tool could not be started, or a pipe not be made.
+    /// A step of the recording failed, such as starting the tool or creating a pipe.
     #[error("{what}: {source}\n  hint: is there room in the temporary folder, and memory for another process?")]
     Start {
-        /// What was tried.
+        /// Step that failed.
         what: String,
-        /// Why it failed.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// What came through the pipe is no trace.
+    /// The data from the pipe is not a valid trace.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Nothing was recorded.
+    /// The tool recorded no accesses.
     #[error("{tool} recorded nothing and ended with {status}\n  hint: {hint}")]
     Nothing {
-        /// The tool.
+        /// Name of the tool.
         tool: String,
-        /// How it ended.
+        /// Exit status of the tool.
         status: ExitStatus,
-        /// What may be the reason.
+        /// Likely reason for the empty recording.
         hint: &'static str,
     },
 }
@@ -125,7 +125,7 @@ pub fn record<E: From<RecordError>>(
         move |source| RecordError::Start { what, source }
     };
     let mut child = command.spawn().map_err(failed(tool.name()))?;
-    // The tool opens the pipe by our own end of it, which therefore stays open until the tool has ended.
+    // The tool opens the pipe by the descriptor of our write end, so this end stays open until the tool has ended.
     let waiting = thread::spawn(move || {
         let status = child.wait();
         drop(to_us);
@@ -136,7 +136,7 @@ pub fn record<E: From<RecordError>>(
         accesses += batch.len() as u64;
         each(batch)
     };
-    // Where reading ends early the pipe closes with it, and the tool is stopped by its next write.
+    // If reading ends early, the read end is closed, and the tool stops at its next write.
     let outcome = match tool {
         Tool::Lackey => read_lackey(from_tool, &mut hand_over),
         Tool::Qemu { .. } => read_records(from_tool, &mut hand_over),
@@ -190,7 +190,7 @@ impl Tool {
         }
     }
 
-    /// Returns the command of the tool, which writes to `out`. The program has to be added.
+    /// Returns the command that runs the tool and makes it write to `out`. The caller adds the program.
     fn command(&self, out: &str) -> Command {
         let mut command = Command::new(self.name());
         match self {
@@ -222,7 +222,7 @@ fn build_plugin() -> Result<TempDir, RecordError> {
     let folder = tempfile::tempdir().map_err(failed("a temporary folder"))?;
     let source = folder.path().join("plugin.c");
     std::fs::write(&source, PLUGIN).map_err(failed("the plugin's source"))?;
-    // Newer headers of QEMU include glib's; where there is no pkg-config the plugin does without them.
+    // Newer headers of QEMU include glib's headers. Without pkg-config the plugin is built without the flags for them.
     let glib = Command::new("pkg-config").args(["--cflags", "glib-2.0"]).output();
     let flags = glib.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let output = Command::new("cc")
@@ -239,7 +239,7 @@ fn build_plugin() -> Result<TempDir, RecordError> {
     Err(RecordError::Plugin { message: String::from_utf8_lossy(&output.stderr).trim_end().to_owned() })
 }
 
-/// Finds the program of this name: a path, or a file in PATH.
+/// Returns the path of `program`, which is a path or the name of a file in PATH; `None` if there is no such file.
 fn in_path(program: &OsStr) -> Option<PathBuf> {
     let given = PathBuf::from(program);
     if given.components().count() > 1 {

@@ -83,7 +83,7 @@ pub fn check(folder: &Path) -> Result<(), SystemError> {
 
 fn check_by(folder: &Path, owners: &[u32]) -> Result<(), SystemError> {
     let untrusted = |reason| SystemError::Untrusted { path: folder.to_owned(), reason };
-    // A folder named with a slash at its end would be followed.
+    // A link whose name ends with a slash would be followed.
     let plain: PathBuf = folder.components().collect();
     let made = fs::symlink_metadata(plain).map_err(|error| untrusted(error.to_string()))?;
     if !made.is_dir() {

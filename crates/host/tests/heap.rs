@@ -100,7 +100,7 @@ fn heaps_come_and_go_while_other_threads_free() {
     std::thread::scope(|scope| {
         let threads = [0; 2].map(|_| {
             scope.spawn(|| {
-                // The largest blocks are mappings of their own, which the system puts where arenas were.
+                // The largest blocks are mappings of their own, which the kernel may put at addresses of former arenas.
                 for size in [100, page_bytes(), 40 << 20].into_iter().cycle().take(30_000) {
                     let mut block = Vec::<u8>::with_capacity(size);
                     block.push(1);
@@ -108,7 +108,7 @@ fn heaps_come_and_go_while_other_threads_free() {
                 }
             })
         });
-        // A free that was counted in a heap other than its own would make that heap keep its slot, of which there are few.
+        // If a free were counted in the wrong heap, that heap would keep its slot, and the few slots would run out.
         for round in 0.. {
             let (first, _) = heap(1 + round % 300);
             let (second, range) = heap(1 + round % 7);

@@ -1,4 +1,4 @@
-//! Tests of the whole path from a plan to masks, on a tree that refuses what the kernel refuses.
+//! Tests of the whole path from a plan to masks, on an imitation of resctrl that refuses the same requests as the kernel.
 
 mod kernel;
 
@@ -67,7 +67,7 @@ fn others() -> BTreeMap<u32, u64> {
 fn ways_are_given_and_taken_back() {
     let (fake, folder) = (Fake::new(), folder());
     let mut ways = Ways::give(fake.clone(), 3, &others(), &[group("1", 0xf), group("2", 0xf0)], folder.path()).unwrap();
-    // Instances that are not named keep their masks.
+    // Cache instances that are not named keep their masks.
     assert_eq!(fake.masks(""), Some([0xff00, 0xffff]));
     assert_eq!(fake.masks("isochrome-1"), Some([0xf, 0xffff]));
     assert_eq!(fake.masks("isochrome-2"), Some([0xf0, 0xffff]));
@@ -91,7 +91,7 @@ fn the_rules_are_read_also_where_the_kernel_is_old() {
     assert!(matches!(isochrome_host::partition::resctrl::rules(&fake, 2), Err(ResctrlError::Level { level: 2 })));
 }
 
-/// Returns the kernel's message when it refuses the groups, after checking that nothing stays changed.
+/// Returns the error of giving ways to `groups` after `prepare`, which the kernel must refuse. Checks that nothing stays changed.
 fn refusal(prepare: impl FnOnce(&mut State), groups: &[Group]) -> String {
     let (fake, folder) = (Fake::new(), folder());
     fake.change(prepare);
@@ -146,7 +146,7 @@ fn a_run_killed_after_any_change_is_put_right_by_the_next_start() {
         let (fake, folder) = (Fake::new(), folder());
         fake.change(|state| state.calls_left = Some(calls));
         let ways = Ways::give(fake.clone(), 3, &others(), &[group("1", 0xf), group("2", 0xf0)], folder.path());
-        // Killed before the end, or after everything was given.
+        // Five calls give everything. With fewer calls, the tool is killed before the end.
         assert_eq!(ways.is_ok(), calls == 5, "{calls}");
         std::mem::forget(ways);
         fake.change(|state| state.calls_left = None);

@@ -1,10 +1,10 @@
-//! Why an experiment does not go on.
+//! Errors that end an experiment.
 
 use std::io;
 
 use isochrome_host::color::ColorError;
 use isochrome_host::counters::CounterError;
-use isochrome_host::error::SystemError;
+use isochrome_host::error::{SystemError, without_hint};
 use isochrome_host::load::flooder::FloodError;
 use isochrome_host::load::kernels::KernelError;
 use isochrome_host::load::net::NetError;
@@ -13,13 +13,22 @@ use isochrome_host::recolor::RecolorError;
 use isochrome_host::run::RunError;
 use isochrome_host::sys::heap::HeapError;
 
-/// Trouble with an experiment.
+/// Error that ends an experiment.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
+    /// Time does not tell whether lines of canary pages were lost.
+    #[error(
+        "no block can be accepted, because time does not tell lost lines of canary pages: {}\n  hint: try again when the machine is quieter, or on another CPU or cache level",
+        without_hint(why)
+    )]
+    NoCanaries {
+        /// The error of the last calibration.
+        why: ColorError,
+    },
     /// There are too few colors for every component to have its own.
     #[error("{colors} colors are too few for driver, server, client and flooder\n  hint: take a level of more colors")]
     TooFewColors {
-        /// How many there are.
+        /// Number of colors of the level.
         colors: u32,
     },
     /// Two tasks cannot pass the CPU to each other.
@@ -27,61 +36,61 @@ pub enum LabError {
         "{action}: {source}\n  hint: real-time priorities and a second thread take root, or limits (RLIMIT_RTPRIO) that allow them"
     )]
     Passing {
-        /// What was done.
+        /// Action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
-    /// The pages of a program were on its colors after its mark, and so would be measured from another instant than without colors.
+    /// The pages of a program were on its colors only after its mark, so the program would be timed from another instant than without colors.
     #[error(
         "{program} had a CPU for {took_ms:.0} ms until it was on its colors, longer than its warm-up of {warm_up_ms:.0} ms\n  hint: a longer warm-up"
     )]
     LateOnColors {
-        /// As it was named.
+        /// Command line of the program.
         program: String,
-        /// How long it had a CPU until then.
+        /// CPU time of the program until its pages were on its colors, in ms.
         took_ms: f64,
-        /// How long it has one before its mark.
+        /// CPU time of the program before its mark, in ms.
         warm_up_ms: f64,
     },
-    /// A program cannot be measured so.
+    /// A program cannot be measured in this experiment.
     #[error("{program} {what}\n  hint: {hint}")]
     Unfit {
-        /// As it was named.
+        /// Command line of the program.
         program: String,
-        /// What happened.
+        /// Description of the failure, which follows the name of the program.
         what: String,
-        /// What to do.
+        /// Remedy for the user.
         hint: &'static str,
     },
-    /// Memory of chosen colors cannot be had.
+    /// Memory of chosen colors cannot be obtained.
     #[error("{0}")]
     Color(#[from] ColorError),
     /// Counters cannot be read.
     #[error("{0}")]
     Counter(#[from] CounterError),
-    /// There is no flood.
+    /// A flood cannot be made.
     #[error("{0}")]
     Flood(#[from] FloodError),
-    /// Allocations do not lie in memory of their own.
+    /// A heap cannot be made, or allocations do not lie in it.
     #[error("{0}")]
     Heap(#[from] HeapError),
-    /// A kernel cannot be had, or computed a wrong result.
+    /// A kernel cannot be made, or computed a wrong result.
     #[error("{0}")]
     Kernel(#[from] KernelError),
     /// A packet was refused, lost or altered.
     #[error("{0}")]
     Net(#[from] NetError),
-    /// A program says nothing of itself.
+    /// A process has ended, or cannot be inspected.
     #[error("{0}")]
     Process(#[from] ProcessError),
-    /// A program is not on its colors.
+    /// A program cannot be moved to its colors.
     #[error("{0}")]
     Recolor(#[from] RecolorError),
-    /// A program does not run.
+    /// A program cannot be started or controlled.
     #[error("{0}")]
     Run(#[from] RunError),
-    /// Memory, or code in it, cannot be had.
+    /// Memory cannot be obtained, or code cannot be placed in it.
     #[error("{0}")]
     System(#[from] SystemError),
 }

@@ -1,23 +1,15 @@
-//! Experiments, each in its own folder: what is measured, what is compared with what, and what follows.
+//! Experiments. Each has its own folder with its measurement, its comparison and its conclusions.
 
-#[doc = "Walks over buffers whose pages conflict. \\[Hanemaaijer1993\\]"]
 pub mod conflicts;
-#[doc = "The cache-related delay of a preemption. [Sebek2002, §3.5]"]
 pub mod crpd;
 pub mod error;
-#[doc = "What floods leave of a victim. [Loeser1999, §3]"]
 pub mod flood;
-#[doc = "What programs cost each other. [Kim2013, §3]"]
 pub mod interference;
-#[doc = "What a flood costs jobs. [Liedtke1997, §5]"]
 pub mod kernels;
-#[doc = "Tasks with a set miss ratio. [Sebek2002, §3.3]"]
 pub mod miss_ratio;
-#[doc = "What packets cost after a flood. [Loeser1999, §4]"]
 pub mod packets;
 pub mod runner;
 pub mod samples;
-#[doc = "What passing a CPU costs. [Sebek2002, §3.4]"]
 pub mod switch;
 
 use isochrome_model::evidence::{Evidence, Section};
@@ -29,7 +21,7 @@ fn us(ns: f64) -> String {
     format!("{:.2}", ns / 1e3)
 }
 
-/// Parses evidence from JSON of any version, and makes sections that lack their content from their numbers.
+/// Parses evidence from JSON of any version. Sections that lack their content are made again from their numbers.
 ///
 /// Fails if `text` is not evidence.
 pub fn read_evidence(text: &str) -> Result<Evidence, serde_json::Error> {

@@ -17,12 +17,12 @@ const ROUNDS: usize = 4;
 /// Number of accepted blocks of each condition that suffice, unless fewer were requested.
 const ENOUGH: u64 = 10;
 
-/// An experiment: its conditions, how a block of one is measured, and what decides whether the block is accepted.
+/// An experiment: its conditions, the measurement of a block, and the rule by which blocks are accepted.
 pub trait Experiment {
     /// The condition of a block. Samples of different conditions are never mixed.
     type Condition: Copy + Ord + Serialize;
 
-    /// What decides whether a block is accepted.
+    /// Rule that decides whether a block is accepted.
     const JUDGED: Judged;
 
     /// Returns the names of a sample's values, in order.
@@ -82,7 +82,7 @@ pub struct Recorder<C> {
 }
 
 impl<C> Recorder<C> {
-    /// Returns a recorder without blocks that takes samples as `amount` says.
+    /// Returns a recorder without blocks. `amount` gives the number of samples in a block, the seed and the CPU.
     pub fn new(amount: &Amount) -> Recorder<C> {
         let rng = fastrand::Rng::with_seed(amount.seed);
         Recorder { rng, samples: amount.samples, sysfs: Sysfs::system(), cpu: amount.cpu, blocks: Vec::new() }
@@ -118,9 +118,9 @@ impl<C> Recorder<C> {
 }
 
 /// Runs `experiment` and returns its blocks. It runs rounds until every condition has enough accepted blocks, at most four. A round goes through
-/// all conditions again and again, each time in another random order, so that whenever it ends their numbers of blocks differ by at most one.
-/// `progress` is called after each block with the numbers of blocks done and in the round. An interrupt or the time limit ends the run after the
-/// current block.
+/// all conditions again and again, each time in another random order. So the numbers of blocks of two conditions never differ by more than one.
+/// `progress` is called after each block with the number of blocks done in the round and the number of blocks in the round. An interrupt or the
+/// time limit ends the run after the current block.
 pub fn run<E: Experiment>(
     experiment: &mut E,
     amount: &Amount,

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What the experiment does before or during a sample.
+/// Treatment of a sample, before or while the sample is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arm {
@@ -24,7 +24,7 @@ pub enum Arm {
 /// One sample: a value for each of the experiment's columns, NaN if it was not measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// What the experiment did before or during the sample.
+    /// Treatment of the sample.
     pub arm: Arm,
     /// The measured values, one for each column.
     pub values: Vec<f64>,
@@ -46,7 +46,7 @@ pub struct Block<C> {
 /// Computes a quantity from the values of a sample.
 pub type Quantity = fn(&[f64]) -> f64;
 
-/// What decides whether a block is accepted.
+/// Rule that decides whether a block is accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Judged {
     /// The quantity that must not be larger than usual in the deciding controls.
@@ -101,7 +101,7 @@ impl<C: Copy> Block<C> {
         let [deciding, _] = self.controls();
         let lost = |column: usize| {
             let values: Vec<f64> = deciding.iter().map(|row| row[column]).collect();
-            // What was not measured may have been lost.
+            // If a canary was not measured, all canary lines count as lost.
             if values.iter().any(|value| value.is_nan()) { 1.0 } else { median(&values).unwrap_or(1.0) }
         };
         Gate {
@@ -154,14 +154,14 @@ impl<C: Copy> Accepted<'_, C> {
         median(&self.values(arm, of)).unwrap_or_default()
     }
 
-    /// Returns the largest value of a quantity, rounded to a whole number, with the sample in which it last rose and the number of samples. `None`
-    /// without values.
+    /// Returns the largest value of a quantity, rounded to a whole number, with the sample in which it last rose and the number of samples.
+    /// `None` without values.
     pub fn longest(&self, arm: Arm, of: impl Fn(&[f64]) -> f64) -> Option<HighWaterMark> {
         let whole: Vec<u64> = self.values(arm, of).into_iter().map(|value| value.max(0.0).round() as u64).collect();
         HighWaterMark::of(&whole)
     }
 
-    /// Returns the effect of the treatment on a quantity. Each block is compared with its own control.
+    /// Returns the effect of the treatment on a quantity; `None` without blocks. Each block is compared with its own control.
     pub fn effect(&self, of: impl Fn(&[f64]) -> f64 + Copy) -> Option<Effect> {
         Effect::of(&self.blocks.iter().map(|block| block.difference(of)).collect::<Vec<_>>())
     }

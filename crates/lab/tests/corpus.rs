@@ -1,6 +1,7 @@
 //! Tests that the recorded raw samples of every experiment lead to the same conclusions as when they were measured.
 //!
-//! `scripts/corpus.sh` has recorded the samples. If one rule for all experiments changes a conclusion, the test says which and why.
+//! `scripts/corpus.sh` has recorded the samples. If a conclusion differs from the recorded one, a comment in its test states the difference and
+//! the cause.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ fn hz(recorded: &Value) -> u64 {
     recorded["counter_hz"].as_u64().unwrap()
 }
 
-/// Checks that `section` has the standing that the recorded exit status implies.
+/// Checks that `section` has the standing `expected`, and prints it beside the standing that the recorded exit status implies.
 fn assert_stands(name: &str, section: &Section, expected: Standing) {
     let was = match text(&format!("{name}.status")).trim() {
         "0" => Holds,
@@ -48,7 +49,7 @@ fn assert_stands(name: &str, section: &Section, expected: Standing) {
     assert_eq!(section.standing, Some(expected), "{name}, was {was:?}");
 }
 
-/// Checks that the numbers of every pair differ by at most `share`.
+/// Checks that the two numbers of every pair, now and recorded, differ by at most the share `share` (0 to 1) of the recorded one.
 fn assert_near(name: &str, pairs: impl IntoIterator<Item = (f64, f64)>, share: f64) {
     let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
     println!("{name}: now and recorded {pairs:.3?}");
@@ -66,7 +67,7 @@ fn kernels_are_concluded_as_recorded() {
         let At { bench, size, .. } = found[0].condition;
         let colors = then.conditions[&Condition::Partitioned].colors.clone();
         let (conditions, gain_cycles) = kernels::conclude(&found, bench, size, &colors);
-        // Others blocks count than the quietest: median jobs change by up to a tenth.
+        // The recorded medians are over the quietest blocks, which are not the accepted ones: medians differ by up to a tenth.
         let medians = conditions.iter().map(|(condition, outcome)| {
             let of = |outcome: &kernels::Outcome| outcome.jobs.cycles_median.0 as f64;
             (of(outcome), of(&then.conditions[condition]))
@@ -78,7 +79,7 @@ fn kernels_are_concluded_as_recorded() {
     }
 }
 
-/// Returns the section of these experiments; the machine it names has no influence on it.
+/// Returns the section of `experiments`. Its figures refer to this machine, which has no influence on its standing.
 fn section_of_kernels(experiments: Vec<Experiment>, hz: u64) -> Section {
     let machine = isochrome_host::machine::sysfs::Sysfs::system().machine().unwrap().0;
     kernels::section(&Kernels { counter_hz: Some(hz), experiments }, &machine, None)
@@ -93,10 +94,12 @@ fn preemption_delays_are_concluded_as_recorded() {
         assert_eq!(points.len(), was.points.len());
         let now = Crpd { points, ..was.clone() };
         let slopes = now.walks().map(|walk| [&now, &was].map(|it| it.reading(walk).growth.unwrap().slope).into());
-        // An effect over all accepted blocks, and not the median over the quietest; the middle of the two middle samples of a block, which
-        // has four of the treatment and two that it is compared with, and not the lower one. 32.0 ns a line at random were 25.4.
+        // The recorded slopes use the median over the quietest blocks, and of a block's two middle samples the lower one. Slopes are now effects
+        // over all accepted blocks, and use the mean of the two middle samples: a block has four samples of the treatment and two to compare
+        // them with. In random order the slope is 32.0 ns per line, and 25.4 was recorded.
         assert_near(name, slopes, 0.30);
-        // Changed for data from violated to holds: at random, a line explains 0.97 of the delays' variance, and did 0.93.
+        // For data, the standing changes from violated to holds: in random order, a straight line explains 0.97 of the variance of the delays,
+        // and 0.93 was recorded.
         assert_stands(name, &crpd::section(&now), expected);
     }
 }
@@ -108,10 +111,11 @@ fn switches_are_concluded_as_recorded() {
     let rows = switch::conclude(&blocks("switch"), hz(&then));
     assert_eq!(rows.len(), was.rows.len());
     for (now, then) in rows.iter().zip(then["rows"].as_array().unwrap()) {
-        // What nine of ten blocks showed is significant.
+        // The cache part is significant exactly if at least nine of ten recorded blocks were longer.
         assert_eq!(now.has_cache_part(), then["blocks_longer"].as_f64().unwrap() >= 0.9, "{:?}", now.condition);
     }
-    // Changed from inconclusive: of 40 blocks 3 or 4 were within 10 % of the quietest; within 10 % of the lower quartile are 18 or more.
+    // The standing changes from inconclusive: only 3 or 4 of 40 blocks are within 10 % of the quietest block, but at least 18 are within 10 % of
+    // the lower quartile.
     assert_stands("switch", &switch::section(&Switches { rows, ..was }), Holds);
 }
 
@@ -126,7 +130,7 @@ fn interference_is_concluded_as_recorded() {
     let were = now.rows.iter().zip(then["rows"].as_array().unwrap()).filter(|(_, was)| longer(was));
     let were: Vec<_> = were.map(|(row, _)| (row.condition.sharing, row.condition.program)).collect();
     assert_eq!(were, [(Sharing::IntraCore, 2)]);
-    // Changed: that program was longer in all of 9 blocks, by 10 %. Of six conditions that is not significant (p = 0.14).
+    // This conclusion changes: the program took 10 % longer in all of 9 blocks, which is not significant among six conditions (p = 0.14).
     assert!(now.rows.iter().all(|row| !now.interferes(row) && row.blocks_censored == 0));
     assert_stands("interference", &interference::section(&now), NoGain);
 }
@@ -138,7 +142,8 @@ fn packets_are_concluded_as_recorded() {
     let points = packets::conclude(&blocks("net"), was.counter_hz);
     assert_eq!(points.len(), was.points.len());
     let now = Net { points, ..was.clone() };
-    // Of two samples that are compared the middle, and not the shorter: 40 % more to send 1500 bytes with a flood were 98 %.
+    // Of two samples to compare with, the mean counts, and not the shorter one as in the recorded results. So a flood makes sending 1500 bytes
+    // 40 % longer, and 98 % was recorded.
     let overheads = now.points.iter().map(|now| (now.overhead, was.point(now.condition).unwrap().overhead));
     assert_near("net", overheads, 0.60);
     assert_stands("net", &packets::section(&Packets { paths: vec![now] }), Holds);
@@ -172,10 +177,12 @@ fn a_miss_ratio_is_concluded_as_recorded() {
     let then = recorded("workload");
     let was: Comparison = serde_json::from_value(then.clone()).unwrap();
     let executed = miss_ratio::conclude(&was.task, &blocks("workload")).unwrap();
-    // It was the median over the 44 of 60 turns whose control was near the quickest; turns are dealt six to a block here, of which 9 are accepted.
+    // The recorded ratio is the median over those 44 of 60 samples whose control was near the quickest. Here six samples make a block, and 9 of
+    // the 10 blocks are accepted.
     assert_near("workload", [(executed.miss_ratio, was.executed.unwrap().miss_ratio)], 0.01);
     assert_eq!((executed.by, executed.blocks, executed.blocks_quiet), (By::Time, 10, 9));
-    // In place of the quartiles of single turns, 25 to 36 %: where the ratio lies. Nothing was required of it.
+    // The interval is a confidence interval of the ratio; the recorded one, 25 to 36 %, holds the quartiles of single samples. Nothing was
+    // required of the ratio, so the section has no standing.
     let [low, high] = executed.interval.unwrap();
     assert!((0.25..0.31).contains(&low) && (0.31..0.36).contains(&high), "{executed:?}");
     let now = Comparison { executed: Some(executed), ..was };
@@ -187,7 +194,7 @@ fn samples_are_read_as_they_were_written() {
     let found: Vec<Block<At>> = blocks("filter");
     let columns = kernels::COLUMNS.map(str::to_owned);
     let again: Vec<Block<At>> = read(&isochrome_lab::samples::csv(&found, &columns)).unwrap();
-    // What was not measured is not equal to itself.
+    // Values that were not measured are NaN, which is not equal to itself, so the test compares texts.
     assert!(format!("{found:?}") == format!("{again:?}"));
     assert_eq!(read::<At>("nothing of the kind"), None);
 }

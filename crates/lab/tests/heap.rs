@@ -1,4 +1,4 @@
-//! Tests of jobs of kernels in heaps on chosen pages, in a program that declares the allocator.
+//! Tests of kernels whose heaps lie on chosen pages. This program declares the allocator that such heaps need.
 
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{ColorError, Target};

@@ -1,4 +1,4 @@
-//! Tests that a ninth experiment needs nothing but a folder of its own: no change of the runner, of acceptance, evidence, raw samples or reports.
+//! Tests that a ninth experiment needs only a folder of its own: the runner, acceptance, evidence, raw samples and reports stay unchanged.
 
 mod coins;
 #[allow(dead_code)]
@@ -15,7 +15,7 @@ use isochrome_report::{html, text};
 #[test]
 fn a_made_up_experiment_is_run_kept_read_and_shown() {
     let amount = Amount { blocks: 12, samples: 4, seed: 1, cpu: CpuId(0), limit: None };
-    // Two conditions: the smallest p of 7 blocks is 1/64, below 0.05 / 2.
+    // With two conditions, 7 blocks suffice: their smallest p is 1/64, below 0.05 / 2.
     assert!(
         amount.power(2).starts_with("2 conditions: an effect can be significant from 7 accepted blocks on; 12 show")
     );

@@ -1,10 +1,10 @@
 //! Checks the report against a checked-in copy and against the properties of every report.
 //!
-//! After an intended change run `UPDATE_GOLDEN=1 cargo test -p isochrome-lab --test report`, and inspect the files.
+//! After an intended change run `make results`, and inspect the files. It also makes the pages of docs/results for new evidence.
 
 mod synthetic;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use isochrome_lab::kernels::{Condition, JobSummary};
 use isochrome_lab::read_evidence;
@@ -12,17 +12,24 @@ use isochrome_model::evidence::{Evidence, SCHEMA_1};
 use isochrome_model::units::{Bytes, Cycles};
 use isochrome_report::{self as report, text};
 
-fn golden(name: &str, actual: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+/// Returns the path of a file of this repository.
+fn of_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// Checks that the file at `path` contains `actual`.
+fn checked_in(path: &Path, actual: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, actual).unwrap();
+        std::fs::write(path, actual).unwrap();
     }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    let expected = std::fs::read_to_string(path).unwrap_or_default();
     let differs = expected.lines().zip(actual.lines()).find(|(a, b)| a != b);
-    assert!(
-        expected == actual,
-        "{name} differs from the checked-in copy, first at {differs:.300?}; see the head of this file"
-    );
+    let path = path.display();
+    assert!(expected == actual, "{path} differs, first at {differs:.300?}; see the head of this file");
+}
+
+fn golden(name: &str, actual: &str) {
+    checked_in(&of_repository("crates/lab/tests/data").join(name), actual);
 }
 
 fn svgs(html: &str) -> Vec<&str> {
@@ -58,7 +65,21 @@ fn check(evidence: &Evidence) -> String {
 fn the_report_is_the_one_checked_in() {
     let evidence = synthetic::full().evidence();
     golden("report.html", &check(&evidence));
+    golden("report.md", &report::markdown(&evidence));
     golden("report.txt", &text::table(&evidence));
+}
+
+#[test]
+fn pages_of_results_are_made_from_their_evidence() {
+    let mut pages = 0;
+    for file in std::fs::read_dir(of_repository("docs/results/evidence")).unwrap() {
+        let file = file.unwrap().path();
+        let evidence = read_evidence(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let page = Path::new(file.file_name().unwrap()).with_extension("md");
+        checked_in(&of_repository("docs/results").join(page), &report::markdown(&evidence));
+        pages += 1;
+    }
+    assert!(pages > 0);
 }
 
 #[test]
@@ -85,7 +106,7 @@ fn the_verdict_states_the_numbers_of_the_evidence() {
     let made = synthetic::full();
     let html = report::html(&made.evidence());
     let verdict = &html[html.find("<h1>").unwrap() + 4..html.find("</h1>").unwrap()];
-    // The largest filter, which is chosen before anything is measured.
+    // The verdict is about the largest filter, which is chosen before anything is measured.
     assert!(verdict.contains("a filter job of 8192 taps"), "{verdict}");
     let filter = made.kernels.experiments.iter().find(|it| it.parameter.get("taps") == Some(&8192)).unwrap();
     let ratio = |condition| {
@@ -131,7 +152,7 @@ fn a_high_water_mark_is_never_called_a_bound() {
 
 #[test]
 fn maxima_of_unequal_numbers_of_jobs_are_not_compared() {
-    // The made-up filters have equally many jobs in every flooded condition, the transforms have not.
+    // The largest made-up filter has equally many jobs in every flooded condition; the matrix multiplication does not.
     let text = text::table(&synthetic::full().evidence());
     let row = |size: &str| text.lines().find(|line| line.trim_start().starts_with(size)).unwrap().to_owned();
     assert!(!row("8192").contains(" – "), "{}", row("8192"));
@@ -143,7 +164,7 @@ fn a_99_percent_quantile_is_given_from_100_jobs_on() {
     let mut made = synthetic::full();
     made.kernels.experiments.truncate(1);
     let outcomes = &made.kernels.experiments[0].conditions;
-    // 777 times the shortest: nothing else in the report is.
+    // 777 times the shortest job: no other number in the report is 777.
     let p99 = Cycles(777 * outcomes[&Condition::Alone].jobs.cycles_min.0);
     for (n, cells) in [(100, 2 * outcomes.len()), (99, 0)] {
         for outcome in made.outcomes() {
@@ -243,17 +264,7 @@ fn sharing_that_contradicts_the_declaration_is_said_in_words() {
 fn without_accepted_blocks_nothing_is_claimed() {
     let mut made = synthetic::full();
     for outcome in made.outcomes() {
-        let none = JobSummary {
-            n: 0,
-            cycles_min: Cycles(0),
-            cycles_median: Cycles(0),
-            cycles_p99: Cycles(0),
-            cycles_p999: Cycles(0),
-            cycles_max: Cycles(0),
-            l2_misses_median: None,
-            l1_misses_median: None,
-            lost_median: None,
-        };
+        let none = JobSummary::default();
         (outcome.jobs, outcome.control) = (none.clone(), none);
         (outcome.blocks_quiet, outcome.high_water_mark.n) = (0, 0);
         outcome.ccdf.clear();

@@ -1,13 +1,15 @@
-//! How fast cores are analyzed, beside the crate response-time-analysis, which knows no caches, on the same cores in the same run.
+//! Speed of the analysis of cores, compared with the crate response-time-analysis on the same cores in the same run. That crate
+//! does not model caches.
 //!
-//! `cargo bench -p isochrome-model --bench analysis` measures; `cargo test --benches` runs a few cores and only checks that
-//! both agree where no partition is shared. `-- --write FILE` also writes the cores, with their bounds without cache delays,
-//! for scripts/planning_rivals.py.
+//! `cargo bench -p isochrome-model --bench analysis` measures. `cargo test --benches` analyzes a few cores, and only checks that
+//! both give the same bounds without cache delays. `-- --write FILE` also writes the cores, with their bounds without cache
+//! delays, for scripts/planning_rivals.py.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use isochrome_model::analysis::{Analysis, Charges, CoreTask, Verdict, Workspace, responses, schedulable};
+use isochrome_model::replacement::Replacement;
 use isochrome_model::taskset::PartitionSet;
 use response_time_analysis::arrival::Sporadic;
 use response_time_analysis::demand::RBF;
@@ -15,7 +17,8 @@ use response_time_analysis::fixed_priority::fully_preemptive::dedicated_uniproc_
 use response_time_analysis::time::{Duration, Service};
 use response_time_analysis::wcet::Scalar;
 
-/// Schedulable cores of `tasks` tasks, periods log-uniform over 10 ms to 1 s, utilization 0.6 to 0.8, 32 partitions.
+/// Returns `count` schedulable cores of `tasks` tasks: periods log-uniform over 10 ms to 1 s, utilization 0.6 to 0.8, 32
+/// partitions.
 fn cores(tasks: usize, count: usize) -> Vec<Vec<CoreTask>> {
     let mut random = fastrand::Rng::with_seed(tasks as u64);
     let mut found = Vec::new();
@@ -33,7 +36,7 @@ fn cores(tasks: usize, count: usize) -> Vec<Vec<CoreTask>> {
             })
             .collect();
         core.sort_by_key(|task| task.period_ns);
-        // Missed deadlines end an analysis early: only cores that take all of it.
+        // A missed deadline ends an analysis early, so only cores are kept that take the whole analysis.
         if schedulable(&core, CHARGES, Analysis::Kim2013, &mut workspace) {
             found.push(core);
         }
@@ -41,8 +44,14 @@ fn cores(tasks: usize, count: usize) -> Vec<Vec<CoreTask>> {
     found
 }
 
-const CHARGES: Charges =
-    Charges { refill_ns: 45_300, switch_ns: 0, release_interrupt_ns: 0, preemption_ns: 0, cold_start: false };
+const CHARGES: Charges = Charges {
+    refill_ns: 45_300,
+    switch_ns: 0,
+    release_interrupt_ns: 0,
+    preemption_ns: 0,
+    cold_start: false,
+    replacement: Replacement::Lru,
+};
 
 fn ours(core: &[CoreTask], charges: Charges, workspace: &mut Workspace) -> u64 {
     responses(core, charges, Analysis::Kim2013, workspace).map(|verdict| verdict.response_ns().unwrap_or(0)).sum()
@@ -65,7 +74,7 @@ fn theirs(core: &[CoreTask]) -> u64 {
         .sum()
 }
 
-/// A core and its bounds without cache delays, for tools that know none.
+/// Returns a core and its bounds without cache delays as JSON, for tools that model no cache delays.
 fn described(core: &[CoreTask]) -> serde_json::Value {
     let charges = Charges { refill_ns: 0, ..CHARGES };
     let mut workspace = Workspace::default();
@@ -76,7 +85,7 @@ fn described(core: &[CoreTask]) -> serde_json::Value {
     serde_json::json!({"tasks": tasks, "responses_ns": bounds})
 }
 
-/// Cores per second: the best of several rounds, so that what else the machine does counts least.
+/// Returns the cores analyzed per second: the best of several rounds, which other load on the machine disturbs least.
 fn rate(cores: &[Vec<CoreTask>], rounds: usize, mut analyze: impl FnMut(&[CoreTask]) -> u64) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..rounds {

@@ -1,9 +1,9 @@
 //! Speed of the simulator as ratios to rivals of the same run, and absolute numbers for the reader.
 //!
-//! `cargo bench -p isochrome-model --bench simulator` checks the ratios against gates that leave room for noise; `cargo test`
-//! runs a smaller trace once, and compares what is counted. Contenders run alternately, and the best of several runs counts, in
-//! CPU time of the thread if the system reports it, so that other programs disturb little. With a path as argument the trace is
-//! also written there as raw u64, for a rival in another process (`scripts/rivals.py speed`).
+//! `cargo bench -p isochrome-model --bench simulator` checks the ratios against gates that leave room for noise. `cargo test`
+//! runs a smaller trace once, and compares the counts. Contenders run alternately, and the best of several runs counts. Runs are
+//! timed in CPU time of the thread if the system reports it, so that other programs disturb little. With a path as argument, the
+//! trace is also written there as raw u64, for a rival in another process (`scripts/rivals.py speed`).
 
 use std::hint::black_box;
 use std::io::Write as _;
@@ -17,7 +17,8 @@ use isochrome_model::units::Bytes;
 use isochrome_model::workload::Workload;
 use rayon::prelude::*;
 
-/// Returns a naive and a blocked matrix multiplication and a pointer chase, one after the other, in separate memory.
+/// Returns the accesses of a naive and a blocked matrix multiplication and a pointer chase, one after the other, in separate
+/// memory.
 fn mixed_trace(scale: u64) -> Vec<Access> {
     let order = 160 * scale / 10;
     let workloads = [
@@ -61,7 +62,7 @@ impl Plain {
     }
 }
 
-/// Returns reads, writes, read misses, write misses and write-backs of two levels, and the transfers of memory.
+/// Returns the reads, writes, read misses, write misses and write-backs of two levels, and the reads and writes of memory.
 fn plain(trace: &[Access]) -> ([[u64; 5]; 2], [u64; 2]) {
     let mut levels = [Plain::new(32 << 10, 8), Plain::new(512 << 10, 8)];
     let mut memory = [0; 2];
@@ -69,7 +70,8 @@ fn plain(trace: &[Access]) -> ([[u64; 5]; 2], [u64; 2]) {
         let (line, write) = (access.address >> 6, access.kind == Kind::Write);
         let [first, second] = &mut levels;
         first.counts[usize::from(write)] += 1;
-        // The fetch from below comes before the victim is written back, so the order of the calls differs from their results'.
+        // The second level sees the fetch of the line before the write-back of the victim, although `access` has already evicted
+        // the victim.
         let (hit, victim) = first.access(line, write);
         if hit {
             continue;
@@ -112,7 +114,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the time in seconds, on systems without CPU time.
+/// Returns the wall-clock time in seconds, because only Linux reports the CPU time of a thread here.
 #[cfg(not(target_os = "linux"))]
 fn cpu_seconds() -> f64 {
     seconds()
@@ -127,8 +129,8 @@ fn seconds() -> f64 {
 /// A piece of work to be timed.
 struct Contender<'a> {
     name: &'static str,
-    /// Least ratios to the speed of the plain loop that `cargo bench` accepts: about two thirds of the ratios on a busy machine.
-    /// Code that has lost its vectors is far below.
+    /// Least ratio to the speed of the plain loop that `cargo bench` accepts: about two thirds of the ratio on a busy machine.
+    /// Code that the compiler no longer vectorizes is far below.
     gate: f64,
     run: Box<dyn FnMut() + Send + 'a>,
     best_seconds: f64,
@@ -151,7 +153,7 @@ fn compete(contenders: &mut [Contender], rounds: usize, seconds: fn() -> f64) {
     }
 }
 
-/// Prints the rates and, if `gates` is set, the contenders below their gates.
+/// Prints the rates. Panics if `gates` is set and a contender is below its gate.
 fn tell(contenders: &[Contender], accesses: usize, gates: bool) {
     let loop_seconds = contenders[0].best_seconds;
     for Contender { name, gate, best_seconds, .. } in contenders {
@@ -174,7 +176,7 @@ fn din(trace: &[Access]) -> Vec<u8> {
     text
 }
 
-/// Runs eight independent machines on one trace.
+/// Simulates eight independent machines on one trace.
 fn independent(trace: &[Access]) {
     (0..8u32).into_par_iter().for_each(|i| {
         let level = |kib: u64, ways| Level::lru("", Geometry::of_size(Bytes(kib << 10), ways, Bytes(64)).unwrap());
@@ -183,8 +185,8 @@ fn independent(trace: &[Access]) {
     });
 }
 
-/// Compares how much faster two threads run independent machines than one thread, with the speedup of two processes that share
-/// nothing but the hardware. The two CPUs may be threads of one core, and other programs may run.
+/// Prints how much faster two threads simulate independent machines than one thread. As a control, it prints the same for two
+/// processes, which share nothing but the hardware: the two CPUs may be threads of one core, and other programs may run.
 fn scaling(trace: &[Access]) {
     let threads = |count| {
         let pool = pool(count);
@@ -210,7 +212,7 @@ fn scaling(trace: &[Access]) {
     println!("control: two processes do {:.2}x the work of one in the same time", 2.0 * processes(1) / processes(2));
 }
 
-/// Argument for a process of the control.
+/// Argument that makes this program a process of the control in `scaling`.
 const ALONE: &str = "--alone";
 
 fn main() {
@@ -249,7 +251,7 @@ fn main() {
         Contender::new("stack distances, 1024 x 16", 1.5, stack_distances),
         Contender::new("80 configurations", 0.4, || misses_by_sets_and_ways(&trace, Bytes(64), 4, 16)),
     ];
-    // On one thread, so that its CPU time is all.
+    // The contenders run on one thread, so that the CPU time of this thread covers all their work.
     pool(1).install(|| compete(&mut contenders, rounds, cpu_seconds));
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("{} accesses, 32 KiB 8-way + 512 KiB 8-way, LRU, write-back; load {load}", trace.len());

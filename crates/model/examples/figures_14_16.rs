@@ -1,7 +1,7 @@
-//! [Kim2013, Figures 14 to 16] again: BFD, WFD, CATA and the optimum on the task set of Table 1, with the paper's ranges beside.
+//! Reproduces [Kim2013, Figures 14 to 16]: BFD, WFD, CATA and the optimum on the task set of Table 1, beside the paper's ranges.
 //!
 //! `cargo run --release -p isochrome-model --example figures_14_16` prints the tables of docs/planning.md and draws
-//! docs/figures-14-16.svg; with `--check` it writes nothing and fails if either is not what it finds.
+//! docs/figures-14-16.svg. With `--check` it writes nothing, and fails if one of the two files differs from its results.
 
 use std::error::Error;
 use std::fmt::Write as _;

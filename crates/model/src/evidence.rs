@@ -17,7 +17,7 @@ pub use section::{Content, Section, Standing, Table};
 /// Version of the evidence file.
 pub const SCHEMA: &str = "isochrome-evidence/2";
 
-/// Version of the format before sections, with experiments by kind. [`Evidence::read`] reads it too.
+/// Version of the format before there were sections, which lists experiments by kind. [`Evidence::read`] reads this format too.
 pub const SCHEMA_1: &str = "isochrome-evidence/1";
 
 /// Everything from which a report is made.
@@ -25,7 +25,7 @@ pub const SCHEMA_1: &str = "isochrome-evidence/1";
 pub struct Evidence {
     /// Version of the format: [`SCHEMA`].
     pub schema: String,
-    /// Version of isochrome that wrote it.
+    /// Version of isochrome that wrote the evidence.
     pub isochrome: String,
     /// Time at which the evidence was made, in seconds since 1970-01-01 UTC.
     pub taken_unix_s: u64,
@@ -37,22 +37,22 @@ pub struct Evidence {
     /// CPU that the experiments ran on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuId>,
-    /// The machine, with all that was measured of it.
+    /// The machine, with all that was measured on it.
     pub machine: Machine,
-    /// [`Machine::fingerprint`] of the machine at that time.
+    /// [`Machine::fingerprint`] of the machine when the evidence was made.
     pub fingerprint: String,
     /// The colors that were found; absent if the machine has no colors or they could not be measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub palette: Option<PaletteEvidence>,
     /// The measurements, each with its conclusion.
     pub sections: Vec<Section>,
-    /// What the reader must know to judge the numbers, such as missing counters or a noisy host, most important first.
+    /// Facts that the reader must know to judge the numbers, such as missing counters or a noisy host, most important first.
     pub warnings: Vec<String>,
     /// Files of raw samples, relative to the evidence file.
     pub raw: Vec<RawFile>,
 }
 
-/// Path of each experiment in a file of [`SCHEMA_1`], with the section that it becomes.
+/// Key of each kind of experiment in a file of [`SCHEMA_1`], with the identifier of the section that it becomes.
 const OF_SCHEMA_1: [(&str, &str); 10] = [
     ("run", "run"),
     ("watches", "watch"),
@@ -67,8 +67,8 @@ const OF_SCHEMA_1: [(&str, &str); 10] = [
 ];
 
 impl Evidence {
-    /// Parses evidence from JSON of this version or of [`SCHEMA_1`]. Sections of the latter have numbers only, from which their
-    /// content has to be made.
+    /// Parses evidence from JSON of this version or of [`SCHEMA_1`]. Sections from the older version have only numbers, from
+    /// which their content has to be made.
     ///
     /// Fails with the reason if `text` is neither.
     pub fn read(text: &str) -> Result<Evidence, serde_json::Error> {
@@ -79,7 +79,7 @@ impl Evidence {
                 let numbers = match (id, value.get_mut(key).map(Value::take).unwrap_or_default()) {
                     (_, Value::Null) => Vec::new(),
                     (_, Value::Array(all)) if all.is_empty() => Vec::new(),
-                    // What was measured together is one section.
+                    // Experiments that were measured together are one section.
                     ("kernels", all) => vec![json!({"experiments": all, "counter_hz": counter_hz})],
                     ("packets", all) => vec![json!({ "paths": all })],
                     (_, Value::Array(all)) => all,
@@ -107,14 +107,14 @@ impl Evidence {
 pub struct RawFile {
     /// Path relative to the evidence file.
     pub path: String,
-    /// SHA-256 of its contents, in hexadecimal.
+    /// SHA-256 of the contents of the file, in hexadecimal.
     pub sha256: String,
 }
 
 /// How a palette was found, and how reliable it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PaletteEvidence {
-    /// Cache level whose colors these are.
+    /// Cache level that the colors belong to.
     pub level: u8,
     /// Number of colors found.
     pub colors: u32,

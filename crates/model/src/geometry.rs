@@ -43,7 +43,8 @@ impl Geometry {
         u32::try_from(self.set_count * self.line_bytes.0 / page_bytes.0).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Returns the color of a frame if the set index consists of unchanged address bits: the frame number modulo the colors.
+    /// Returns the color of a frame if the set index consists of unchanged address bits: the frame number modulo the number of
+    /// colors.
     pub fn color_of(&self, frame: FrameNumber, page_bytes: Bytes) -> Color {
         Color((frame.0 % u64::from(self.color_count(page_bytes))) as u16)
     }

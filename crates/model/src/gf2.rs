@@ -5,7 +5,7 @@
 //! color is the parity of `frame & masks[i]`. The masks are found without trying any, by linear algebra:
 //!
 //! 1. Two frames of one color have equal parities, so a mask has even parity with their XOR. Those differences span a
-//!    subspace `D`, and the masks are all vectors with even parity with everything in it: its *annihilator*.
+//!    subspace `D`. The masks are all vectors that have even parity with every vector of `D`: its *annihilator*.
 //! 2. Of the `r` dimensions in which the sampled frames vary, `D` takes `r - k` if there are `2^k` colors, which leaves
 //!    `k` masks.
 //! 3. One wrong label can already fill the space and leave no mask at all. So `D` is spanned from a few random pairs,
@@ -33,7 +33,7 @@ const MISS_PROBABILITY: f64 = 1e-9;
 const DRAWS_MAX: f64 = 20_000.0;
 /// Fewest draws, since a draw can also fail by spanning too little.
 const DRAWS_MIN: f64 = 100.0;
-/// Unrelated labels pass with a probability of at most 2 to the minus this.
+/// Labels unrelated to the frames pass with a probability of at most 2 to the power of minus this.
 const LUCK_BITS: f64 = 40.0;
 
 /// Returns the color of `frame` under `masks` (at most 16): bit `i` is the parity of `frame & masks[i]`.
@@ -49,8 +49,8 @@ pub fn color_under(masks: &[u64], frame: u64) -> u16 {
 pub enum Linearity {
     /// Frames have the same label exactly if they have the same color under the masks, except for a share of `1 - agreement`.
     Linear {
-        /// The masks, ascending. Every basis of the space they span describes the same classes. This one has the fewest bits, and
-        /// the lowest ones among bases with equally few.
+        /// The masks, ascending. Every basis of the space they span describes the same classes. This basis has the fewest bits,
+        /// and among such bases the lowest bits.
         masks: Vec<u64>,
         /// Label of each color, `labels[color_under(&masks, frame)]`; `None` for a color that no class has.
         labels: Vec<Option<u16>>,
@@ -62,10 +62,10 @@ pub enum Linearity {
         undetermined_bits: u64,
     },
     /// No masks explain enough of the labels. Either the label is not a linear function of the frame number, as in a virtual
-    /// machine, or more labels are wrong than `1 - agreement`.
+    /// machine, or more than the share `1 - agreement` of the labels is wrong.
     NotLinear {
-        /// Largest share (0 to 1) of the samples that any of the tried masks explains. Chance alone explains a little more than 1
-        /// in the number of labels.
+        /// Largest share (0 to 1) of the samples that any of the tried masks explains. With n labels, chance alone explains a
+        /// little more than 1/n.
         best_agreement: f64,
     },
     /// Some masks would explain these labels even if the labels had nothing to do with the frames.
@@ -78,12 +78,12 @@ pub enum Linearity {
     },
 }
 
-/// Finds the XOR masks under which frames have one label exactly if they have one color, if there are such masks.
+/// Finds the XOR masks under which two frames have equal labels exactly if they have equal colors, if there are such masks.
 ///
 /// `samples`: frame numbers and labels. Labels only name classes, in any numbering; some may be wrong.
-/// `agreement`: the share (above 0.5, up to 1) of the samples that the masks must explain, such as 0.99. The best masks
-/// found are returned, not the first that suffice.
-/// `seed`: of the random draws; the same input and seed give the same answer.
+/// `agreement`: the share (above 0.5, up to 1) of the samples that the masks must explain, such as 0.99. The best masks found are
+/// returned, not the first that suffice.
+/// `seed`: seed of the random draws; the same input and seed give the same answer.
 ///
 /// There are as many colors as labels, if that is a power of two. Otherwise both neighboring powers are tried: the smaller
 /// one, where the smallest classes count as wrong labels, and the larger one, where some colors have no class.
@@ -92,10 +92,10 @@ pub enum Linearity {
 /// large pages), and then a sample from one region can be linear where memory as a whole is not. A frame-number bit that
 /// changes in few samples is decided by those few alone.
 ///
-/// There are enough samples if labels unrelated to the frames pass with a probability of at most 2⁻⁴⁰. If the largest class
-/// has the share `p` of the samples, given masks and names explain `n` such labels to the share `a` with probability `2^(-n
-/// K)` at most, `K = a log2(a/p) + (1-a) log2((1-a)/(1-p))` (Chernoff's bound); and there are at most `2^(k r) 2^k!` masks
-/// and names for `k` masks over `r` dimensions. In any case there must be at least twice as many samples as dimensions and
+/// There are enough samples if labels unrelated to the frames pass with a probability of at most 2⁻⁴⁰. Let the largest class have
+/// the share `p` of the samples. Then given masks and names explain the share `a` of `n` unrelated labels with a probability of
+/// at most `2^(-n K)`, where `K = a log2(a/p) + (1-a) log2((1-a)/(1-p))` (Chernoff's bound). There are at most `2^(k r) 2^k!`
+/// masks and names for `k` masks over `r` dimensions. In any case there must be at least twice as many samples as dimensions and
 /// colors.
 pub fn infer_masks(samples: &[(u64, u16)], agreement: f64, seed: u64) -> Linearity {
     assert!(agreement > 0.5 && agreement <= 1.0, "agreement {agreement} is not in 0.5..=1");
@@ -117,14 +117,14 @@ pub fn infer_masks(samples: &[(u64, u16)], agreement: f64, seed: u64) -> Lineari
         return Linearity::TooFewSamples { samples: frames.len(), needed };
     }
 
-    // At most 2^rank frames differ, and at least 2 rank + 2 * 2^masks do by now: so the rank exceeds the number of
-    // masks.
+    // There are at most 2^rank different frames, and at least 2 rank + 2 * 2^masks at this point. So the rank exceeds the number
+    // of masks.
     let mut random = fastrand::Rng::with_seed(seed);
     let fits = (fewer_masks..=more_masks).filter_map(|mask_count| {
         let labels = &largest_first[..largest_first.len().min(1 << mask_count)];
         Sampled::new(samples, labels, varying.pivots()).best_fit(mask_count, agreement, &mut random)
     });
-    // Between equals the earlier, which has fewer masks.
+    // Of equal fits, the earlier is kept, which has fewer masks.
     let best = fits.reduce(|best, fit| if fit.agreement > best.agreement { fit } else { best });
     match best {
         Some(Fit { masks, labels, agreement: reached }) if reached >= agreement => Linearity::Linear {
@@ -151,20 +151,21 @@ fn samples_needed(mask_count: usize, rank: usize, agreement: f64, largest_share:
     let bits_per_sample = agreement * (agreement / largest_share).log2() + wrong_term;
     let mask_bits = (mask_count * rank) as f64;
     let name_bits: f64 = (1..=1u32 << mask_count).map(|name| f64::from(name).log2()).sum();
-    // A float beyond the range of usize becomes usize::MAX, which says the right thing.
+    // A float beyond the range of usize becomes usize::MAX, which means that no number of samples suffices.
     least.max(((mask_bits + name_bits + LUCK_BITS) / bits_per_sample).ceil() as usize)
 }
 
 /// The samples, prepared for the draws.
 struct Sampled<'a> {
     samples: &'a [(u64, u16)],
-    /// The samples whose label has enough of them to count.
+    /// The samples with one of the counted labels: the most frequent ones, at most as many as there are colors.
     counted: Vec<(u64, u16)>,
-    /// Indices of the samples, by label; labels with too few samples are left out.
+    /// Indices of the samples, by counted label.
     members: BTreeMap<u16, Vec<usize>>,
     /// Frame-number bits that determine all other bits that vary, as a mask.
     pivots: u64,
-    /// For each of these bits, the samples that have its rarer value. Never empty, since each of the bits varies.
+    /// For each bit of `pivots`, the samples that have the rarer value of the bit. No list is empty, because each of the bits
+    /// varies.
     rare: Vec<Vec<usize>>,
 }
 
@@ -200,7 +201,7 @@ impl<'a> Sampled<'a> {
         let mut tried = BTreeSet::new();
         for draw in 0.. {
             let reached = best.as_ref().map_or(0.0, |fit| fit.agreement);
-            // Of about `rank` pairs no sample may be wrong.
+            // A useful draw has about `rank` pairs, none with a wrong sample.
             let all_right = reached.max(agreement).powi(2 * rank as i32);
             let draws_needed = (MISS_PROBABILITY.ln() / (-all_right).ln_1p()).clamp(DRAWS_MIN, DRAWS_MAX);
             if reached == 1.0 || f64::from(draw) >= draws_needed {
@@ -222,7 +223,7 @@ impl<'a> Sampled<'a> {
     /// drawn span less.
     ///
     /// Each bit in turn gives a pair in which a frame has the rarer value of the bit. Uniform draws would go through most
-    /// samples, wrong ones included, before they met a bit that changes in one of a hundred.
+    /// samples, wrong ones included, before they met a bit that changes in only one sample of a hundred.
     fn differences_of_equals(&self, rank: usize, random: &mut fastrand::Rng) -> Option<Subspace> {
         let mut spanned = Subspace::default();
         let mut order: Vec<&Vec<usize>> = self.rare.iter().collect();
@@ -241,13 +242,13 @@ impl<'a> Sampled<'a> {
         (spanned.rank() == rank).then_some(spanned)
     }
 
-    /// Returns the best one-to-one assignment of colors to the values of `masks`, and the share of samples that agree with it.
+    /// Returns `masks` with a one-to-one assignment of labels to colors, and the share of samples that agree with it.
     fn fit(&self, masks: Vec<u64>) -> Fit {
         let mut pairs: Vec<(u16, u16)> =
             self.counted.iter().map(|&(frame, label)| (color_under(&masks, frame), label)).collect();
         pairs.sort_unstable();
-        // Most frequent pair first, each color and each label once. Where the masks are right, every color has one
-        // label far above all others and this is the best naming; elsewhere it need not be.
+        // The most frequent pairs come first, and each color and each label is assigned once. If the masks are right, every color
+        // has one label that is far more frequent than all others, so this assignment is the best. Otherwise it need not be.
         let mut pairs: Vec<&[(u16, u16)]> = pairs.chunk_by(|a, b| a == b).collect();
         pairs.sort_by_key(|equal| Reverse(equal.len()));
         let mut labels = vec![None; 1 << masks.len()];
@@ -338,7 +339,7 @@ mod tests {
         for seed in 0..5 {
             let mut samples = samples_of(&mut random, &masks, 16, 2000, 40);
             for sample in 0..20 {
-                // Among the right ones, set bit 20 and bit 0 both, which leaves the color as it was.
+                // In samples with right labels, flip bit 20 and bit 0 together, which leaves the color as it was.
                 let index = 1000 + sample * 50;
                 samples[index].0 ^= 1 << 20 | 1;
             }
@@ -351,7 +352,8 @@ mod tests {
 
     #[test]
     fn labels_unrelated_to_frames_are_not_linear() {
-        // As in a virtual machine. From just enough samples on, and for few labels, where luck is likeliest.
+        // Labels are random, as in a virtual machine: from just enough samples on, and with few labels, which are likeliest to
+        // pass by luck.
         let mut random = fastrand::Rng::with_seed(5);
         for label_count in [2, 4, 16] {
             for n in [150, 400, 1000] {
@@ -370,7 +372,7 @@ mod tests {
     fn few_samples_prove_nothing() {
         let mut random = fastrand::Rng::with_seed(6);
         let masks = random_masks(&mut random, 4, 24);
-        // 24 dimensions, 16 labels: at least 2 * (24 + 16) = 80; luck alone asks for fewer.
+        // 24 dimensions, 16 labels: at least 2 * (24 + 16) = 80; excluding luck alone needs fewer.
         let samples = samples_of(&mut random, &masks, 24, 79, 0);
         let found = infer_masks(&samples, 0.99, 1);
         assert_eq!(found, Linearity::TooFewSamples { samples: 79, needed: 80 });
@@ -452,7 +454,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(8);
         let masks = random_masks(&mut random, 4, 20);
         let samples = samples_of(&mut random, &masks, 20, 1000, 30);
-        // 30 of 1000 are wrong; the masks are found and reported, and refused.
+        // 30 of 1000 labels are wrong. The right masks are found, but refused.
         assert_eq!(infer_masks(&samples, 0.99, 1), Linearity::NotLinear { best_agreement: 0.97 });
     }
 
@@ -462,7 +464,7 @@ mod tests {
         let samples: Vec<(u64, u16)> =
             (0..1024u64).map(|frame| (frame, ((frame & 7).count_ones() >= 2).into())).collect();
         let Linearity::NotLinear { best_agreement } = infer_masks(&samples, 0.95, 1) else { panic!("not linear") };
-        // The best parity of it is a bit alone, right in 6 of 8 cases.
+        // The best parity is a single bit, which is right in 6 of 8 cases.
         assert!(best_agreement <= 0.75, "{best_agreement}");
     }
 

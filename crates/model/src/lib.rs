@@ -1,4 +1,4 @@
-//! The meaning of what isochrome measures and plans, independent of any operating system.
+//! Models, analyses and plans of isochrome, and the conclusions from its measurements, independent of any operating system.
 //!
 //! `isochrome-host` collects samples, and this crate draws conclusions from them. It reads no files, no clock and no environment,
 //! so every conclusion can be replayed from saved samples on any machine.
@@ -18,10 +18,12 @@ pub mod palette;
 pub mod placement;
 pub mod plan;
 pub mod profile;
+pub mod replacement;
 pub mod running;
 pub mod seccomp;
 pub mod sim;
 pub mod stats;
+pub mod supply;
 pub mod taskset;
 pub mod trace;
 pub mod units;

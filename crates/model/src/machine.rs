@@ -6,6 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::costs::Costs;
 use crate::geometry::Geometry;
+use crate::replacement::ReplacementTest;
+use crate::supply::CpuSupply;
 use crate::units::{Bytes, CpuId, Ns};
 
 /// Version of the machine file.
@@ -30,7 +32,7 @@ pub enum Source {
 pub struct Fact<T> {
     /// The value.
     pub value: T,
-    /// Its source.
+    /// Source of the value.
     pub source: Source,
 }
 
@@ -53,7 +55,7 @@ pub struct Refill {
     pub clean_ns: Ns,
     /// Refill time if every line to be replaced is dirty and must be written back.
     pub dirty_ns: Ns,
-    /// Number of lines of one color, which both times are for.
+    /// Number of lines of one color; both times are for this many lines.
     pub lines: u64,
 }
 
@@ -107,24 +109,27 @@ pub struct CacheLevel {
     /// Refill time per color.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refill: Option<Fact<Refill>>,
-    /// How well the level keeps its contents, for several waits.
+    /// What was measured of the replacement policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<Fact<ReplacementTest>>,
+    /// Shares of the contents that the level loses, for several waits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retention: Vec<Retention>,
 }
 
 impl CacheLevel {
-    /// Whether the source says that this level serves `cpu`.
+    /// Whether this cache serves `cpu`, as declared by the source.
     pub fn serves(&self, cpu: CpuId) -> bool {
         self.shared_by.value.iter().any(|group| group.contains(&cpu))
     }
 
-    /// Whether the source says that `cpu` shares this level with no other CPU.
+    /// Whether `cpu` shares this cache with no other CPU, as declared by the source.
     pub fn is_private_to(&self, cpu: CpuId) -> bool {
         self.shared_by.value.iter().any(|group| group.as_slice() == [cpu])
     }
 }
 
-/// All that is known of a machine.
+/// All that is known about a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// Version of the format: [`SCHEMA`].
@@ -143,7 +148,7 @@ pub struct Machine {
     /// Rate of the constant-rate counter in ticks per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter_hz: Option<Fact<u64>>,
-    /// Smallest step of that counter, in ticks.
+    /// Smallest step of the constant-rate counter, in ticks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter_quantum: Option<Fact<f64>>,
     /// Time of one dependent load from main memory, in ns.
@@ -158,16 +163,19 @@ pub struct Machine {
     /// Costs that the response-time analysis charges because they were measured here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<Costs>,
+    /// Supply of each CPU on which the clock was watched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub supply: Vec<Fact<CpuSupply>>,
 }
 
 impl Machine {
-    /// Returns the first cache of `level` that holds data, for display. If cores differ, there are several; a measurement needs
-    /// [that of its CPU](Self::data_level_of).
+    /// Returns the first cache of `level` that holds data, for display; `None` if there is none. If cores differ, there are
+    /// several such caches, and a measurement needs [that of its CPU](Self::data_level_of).
     pub fn data_level(&self, level: u8) -> Option<&CacheLevel> {
         self.levels.iter().find(|l| l.level == level && l.holds != Holds::Instruction)
     }
 
-    /// Returns the cache of `level` that holds data of `cpu`.
+    /// Returns the cache of `level` that holds data of `cpu`; `None` if there is none.
     ///
     /// If several CPUs share the cache and its geometry counts the sets of all slices, as /sys does, the colors by
     /// [`Geometry::color_count`] are an upper bound, because the slice hash hides some of them.
@@ -187,8 +195,8 @@ impl Machine {
         self.latency.iter().take_while(|(_, time)| *time <= between).last().map(|(size, _)| *size)
     }
 
-    /// Returns the level to color by default for `cpu`: the outermost one that is private to it and has more than one color, else
-    /// the innermost with more than one color. `None` if no level can be colored.
+    /// Returns the level to color by default for `cpu`: the outermost level that is private to the CPU and has more than one color,
+    /// else the innermost level with more than one color. `None` if no level can be colored.
     pub fn colorable_level(&self, cpu: CpuId) -> Option<&CacheLevel> {
         let colorable = || {
             self.levels
@@ -245,13 +253,14 @@ mod tests {
             sharing_seen: None,
             load_ns: Some(Fact { value: load, source: Source::Measured }),
             refill: None,
+            replacement: None,
             retention: Vec::new(),
         }
     }
 
     #[test]
     fn a_level_is_felt_as_far_as_loads_take_its_time() {
-        // As seen in a virtual machine on Zen 3: 1.5 ns up to 32 KiB, 4 ns up to 256, then rising to 16 ns; 144 ns from memory.
+        // Latencies of a virtual machine on Zen 3: 1.5 ns up to 32 KiB, 4 ns up to 256, then rising to 16 ns; 144 ns from memory.
         let curve = [
             (16, 1.5),
             (32, 1.6),
@@ -276,15 +285,16 @@ mod tests {
             latency: curve.map(|(kib, time)| (Bytes(kib << 10), time)).to_vec(),
             levels: vec![level(1, 32, 1.5), level(2, 512, 4.0), level(3, 32768, 15.5)],
             costs: None,
+            supply: Vec::new(),
         };
         let felt = |number| machine.felt_bytes(number, CpuId(0));
         // Halfway by ratio between 4 and 15.5 ns is 7.9.
         assert_eq!((felt(1), felt(2), felt(3)), (Some(Bytes(32 << 10)), Some(Bytes(256 << 10)), Some(Bytes(1 << 20))));
         assert_eq!(felt(4), None);
-        // Two levels of the same time are one.
+        // Two levels whose load times are too close cannot be distinguished.
         let levels = vec![level(1, 32, 1.5), level(2, 512, 2.0), level(3, 32768, 15.5)];
         assert_eq!(Machine { levels, ..machine.clone() }.felt_bytes(1, CpuId(0)), None);
-        // Not measured.
+        // The time of a load from memory was not measured.
         assert_eq!(Machine { memory_load_ns: None, ..machine }.felt_bytes(3, CpuId(0)), None);
     }
 }

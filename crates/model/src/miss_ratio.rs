@@ -1,8 +1,8 @@
 //! Tasks with a chosen miss ratio: how large they have to be, how they miss under LRU, and their machine code. [Sebek2002, §3.3]
 //!
 //! A task touches its lines in one fixed order, again and again. *Temporal* locality sets the ratio by the number of lines: if a task is a
-//! little larger than the cache, the lines of those sets miss that hold one line too many. *Spatial* locality sets the ratio by how many
-//! words of a line are touched before the next line: one to all of them. Combined, each of the two contributes an equal part.
+//! little larger than the cache, some sets hold one line too many, and all lines of these sets miss. *Spatial* locality sets the ratio by
+//! how many words of a line are touched before the next line, from one to all. Combined, each of the two contributes an equal part.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::geometry::Geometry;
 use crate::trace::{Access, Kind};
 
-/// What a task touches.
+/// Kind of memory contents that a task touches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Touches {
     /// Words of 8 bytes, which are loaded.
     #[default]
     Data,
-    /// Instructions, of which the last one in a line jumps to the next line.
+    /// Instructions. The last one that is touched in a line jumps to the next line.
     Code,
 }
 
 impl Touches {
-    /// Returns the bytes from one touched word to the next.
+    /// Returns the distance from one touched word to the next, in bytes.
     pub fn word_bytes(self) -> u64 {
         match self {
             Touches::Data => 8,
@@ -65,7 +65,7 @@ pub enum Locality {
     Spatial,
     /// The number of lines sets the ratio; one word of each line is touched.
     Temporal,
-    /// Both kinds contribute equal parts: each alone would give the square root.
+    /// Both kinds contribute equal parts: each alone would give the square root of the ratio.
     Combined,
 }
 
@@ -81,7 +81,7 @@ pub enum RatioError {
         100.0 / *words as f64
     )]
     TooFewWords {
-        /// The ratio asked for.
+        /// The requested ratio.
         ratio: f64,
         /// Most words that can be touched in a line.
         words: u64,
@@ -91,18 +91,18 @@ pub enum RatioError {
 /// A task: a loop over lines.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
-    /// What the task touches.
+    /// Kind of memory contents that the task touches.
     pub touches: Touches,
     /// Geometry of the cache in which the task should miss.
     pub geometry: Geometry,
-    /// Lines that one pass touches.
+    /// Number of lines that one pass touches.
     pub lines: u64,
     /// Number of touched words in a line, on average over the lines; 1 or more.
     pub words: f64,
 }
 
 impl Task {
-    /// Returns the task that misses in `geometry` with `ratio` (0 to 1) under LRU.
+    /// Returns the task that misses in `geometry` with `ratio` (0 to 1) under LRU. Fails if no task of this kind has the ratio.
     pub fn of_ratio(touches: Touches, geometry: Geometry, ratio: f64, by: Locality) -> Result<Task, RatioError> {
         if !(0.0..=1.0).contains(&ratio) {
             return Err(RatioError::Outside(ratio));
@@ -118,21 +118,21 @@ impl Task {
         };
         let capacity = geometry.set_count * u64::from(geometry.ways);
         let lines = match by {
-            // Twice the cache: every line misses under any replacement worth the name.
+            // Twice the size of the cache: every line misses under any usual replacement policy.
             Locality::Spatial => 2 * capacity,
             Locality::Temporal | Locality::Combined => lines_that_miss(geometry, (ratio * words).min(1.0)),
         };
         Ok(Task { touches, geometry, lines, words })
     }
 
-    /// Returns the words touched in line `line`, chosen so that the average over any number of lines is as near to `words`
-    /// as it can be.
+    /// Returns the number of words touched in line `line`. It is chosen so that the average over any number of lines is as near to `words`
+    /// as possible.
     pub fn words_of(&self, line: u64) -> u64 {
         let up_to = |lines: u64| (lines as f64 * self.words + 1e-9).floor() as u64;
         (up_to(line + 1) - up_to(line)).max(1)
     }
 
-    /// Returns the words touched in one pass over all lines.
+    /// Returns the number of words touched in one pass over all lines.
     pub fn accesses_per_pass(&self) -> u64 {
         (0..self.lines).map(|line| self.words_of(line)).sum()
     }
@@ -172,15 +172,15 @@ pub fn line_ratio(geometry: Geometry, lines: u64) -> f64 {
     if excess >= sets { 1.0 } else { (excess * (ways + 1)) as f64 / lines.max(1) as f64 }
 }
 
-/// Returns the miss ratio by the straight line of the paper between the same ends: `(task - cache) / cache x ways`.
-/// [Sebek2002, Figure 5]
+/// Returns the miss ratio by the straight line of the paper, from 0 to 1 between the same sizes as [`line_ratio`]:
+/// `(task - cache) / cache x ways`. [Sebek2002, Figure 5]
 pub fn straight_line(geometry: Geometry, lines: u64) -> f64 {
     let cache = (geometry.set_count * u64::from(geometry.ways)) as f64;
     ((lines as f64 - cache) / cache * f64::from(geometry.ways)).clamp(0.0, 1.0)
 }
 
-/// Returns the number of lines of the loop of which the share `ratio` misses: [`line_ratio`] solved for `lines`, `nN(n +
-/// 1)/(n + 1 - ratio)`.
+/// Returns the number of lines of a loop of which the share `ratio` misses: [`line_ratio`] solved for `lines`,
+/// `nN(n + 1)/(n + 1 - ratio)`.
 fn lines_that_miss(geometry: Geometry, ratio: f64) -> u64 {
     let ways = f64::from(geometry.ways);
     let cache = geometry.set_count as f64 * ways;
@@ -210,17 +210,17 @@ impl Processor {
 /// A piece of code that runs from its first instruction to its jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// Offset of its first instruction, in bytes.
+    /// Offset of the first instruction, in bytes.
     pub offset: u32,
     /// Number of 4-byte instructions including the jump, 1 or more. Up to [`INSTRUCTIONS_MAX`] of them fit into half of a 64-byte
     /// line.
     pub instructions: u32,
 }
 
-/// Generates a function in `bytes` bytes of code, which begins at the first visit. It takes a number of passes, 1 or more, makes as
-/// many passes over `visits` in their order, and returns.
+/// Generates a function in `bytes` bytes of code, which begins at the first visit. The function takes a number of passes, 1 or more, makes
+/// as many passes over `visits` in their order, and returns.
 ///
-/// Panics if there are no visits, or if a visit does not lie inside.
+/// Panics if there are no visits, or if a visit does not lie inside the code.
 pub fn machine_code(processor: Processor, bytes: usize, visits: &[Visit]) -> Vec<u8> {
     let first = visits.first().expect("a loop visits something").offset;
     let mut code = vec![0; bytes];
@@ -232,7 +232,7 @@ pub fn machine_code(processor: Processor, bytes: usize, visits: &[Visit]) -> Vec
             Processor::X86 => {
                 // nop dword [rax + 0]: 4 bytes.
                 (1..visit.instructions).for_each(|_| part.extend([0x0f, 0x1f, 0x40, 0x00]));
-                // Of a jump with a displacement of 32 bits, counted from its end.
+                // Displacement of a jump: 32 bits, counted from the end of the jump.
                 let displacement = |part: &Vec<u8>, to: u32| {
                     let end = visit.offset as i32 + part.len() as i32 + 4;
                     (to as i32 - end).to_le_bytes()
@@ -253,7 +253,7 @@ pub fn machine_code(processor: Processor, bytes: usize, visits: &[Visit]) -> Vec
             Processor::Arm => {
                 let nop = 0xd503_201f_u32;
                 (1..visit.instructions).for_each(|_| part.extend(nop.to_le_bytes()));
-                // b, with a displacement of 26 bits in words, counted from itself.
+                // `b` has a displacement of 26 bits in words, counted from its own beginning.
                 let branch = |part: &Vec<u8>, to: u32| {
                     let words = (to as i32 - (visit.offset as i32 + part.len() as i32)) / 4;
                     (0x1400_0000 | (words as u32 & 0x03ff_ffff)).to_le_bytes()
@@ -287,7 +287,7 @@ mod tests {
         Geometry::of_size(Bytes(kib << 10), ways, Bytes(64)).unwrap()
     }
 
-    /// Returns the misses per access, after the first pass, in a simulated LRU cache of that shape.
+    /// Returns the misses per access, after the first pass, in a simulated LRU cache of the task's geometry.
     fn simulated(task: Task) -> f64 {
         let mut simulator = Simulator::chain(vec![Level::lru("L", task.geometry)], Semantics::default()).unwrap();
         let mut pass = || {
@@ -309,7 +309,7 @@ mod tests {
             let by = if combined { Locality::Combined } else { Locality::Temporal };
             let task = Task::of_ratio(touches, geometry(u64::from(ways) * 16, ways), ratio, by).unwrap();
             prop_assert!((simulated(task) - task.predicted()).abs() < 1e-12);
-            // As near as whole lines and words allow, unless the words do not suffice.
+            // The prediction is as near to `ratio` as whole lines and words allow, unless a line has too few words.
             if task.words < touches.words_max(task.geometry) as f64 {
                 prop_assert!((task.predicted() - ratio).abs() < 0.01, "{} for {ratio}", task.predicted());
             }
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn one_to_all_words_of_a_line_miss_with_one_over_their_number() {
-        // 100, 66, 50 and 33 % are those of [Sebek2002, §3.3].
+        // The ratios of 100, 66, 50 and 33 % are those of [Sebek2002, §3.3].
         for (ratio, words) in [(1.0, 1.0), (2.0 / 3.0, 1.5), (0.5, 2.0), (1.0 / 3.0, 3.0), (0.125, 8.0)] {
             let task = Task::of_ratio(Touches::Data, geometry(512, 8), ratio, Locality::Spatial).unwrap();
             assert!((task.words - words).abs() < 1e-9);

@@ -54,10 +54,10 @@ impl Meter {
     }
 }
 
-/// Cost of a packet for the stack, as it is reserved: a packet of `bytes` takes `packet + bytes x byte`.
+/// Cost of a packet for the stack, on which reservations are based: a packet of `bytes` takes `packet + bytes x byte`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Time of a packet without its contents.
+    /// Time of a packet without its contents, in ns.
     pub packet: Ns,
     /// Time of a byte, in picoseconds.
     pub byte_ps: u64,
@@ -105,9 +105,9 @@ pub enum Refused {
     /// The account of the connection has too little time left for the packet.
     #[error("a packet costs {cost_ns} ns and the account holds {left_ns}: faster than was reserved")]
     Account {
-        /// Cost of the packet.
+        /// Cost of the packet, in ns.
         cost_ns: u64,
-        /// Time left in the account.
+        /// Time left in the account, in ns.
         left_ns: u64,
     },
 }
@@ -130,7 +130,7 @@ impl Admission {
     /// reserve does not fit; then nothing is reserved.
     pub fn admit(&mut self, reservation: Reservation, now: Ns) -> Result<[TokenBucket; 2], Refused> {
         let cost = self.cost.of(reservation.bytes_max);
-        // ns a second are thousandths of a millionth. Rounded up: what is promised must be there.
+        // 1 ns per second is a thousandth of a millionth. Rounded up, because the reserved time must be available.
         let ppm = u128::from(reservation.packets_per_s) * u128::from(cost.0);
         let one_way = u64::try_from(ppm.div_ceil(1000)).unwrap_or(u64::MAX);
         let (asked_ppm, left_ppm) = (one_way.saturating_mul(2), self.limit_ppm - self.reserved_ppm);
@@ -153,8 +153,8 @@ impl Admission {
 
 const PPM: u128 = 1_000_000;
 
-/// The account of a connection, in CPU time. It fills at the reserved share of the CPU, up to a burst, and every packet takes its
-/// cost out.
+/// The account of a connection, in CPU time. It fills at the reserved share of the CPU, up to a burst, and the cost of every
+/// packet is taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     cost: Cost,
@@ -167,7 +167,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Takes the cost of a packet of `bytes` out at `now`. If the packet is refused, it takes nothing.
+    /// Takes the cost of a packet of `bytes` out of the account at `now`. Fails if the packet is refused; then nothing is taken.
     #[inline]
     pub fn take(&mut self, bytes: usize, now: Ns) -> Result<(), Refused> {
         if bytes > self.bytes_max {
@@ -190,7 +190,7 @@ impl TokenBucket {
 /// Measurement of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Time that each component spent on the packet, as indexed by [`Component`].
+    /// Time that each component spent on the packet, indexed by [`Component`].
     pub spent: [Cycles; 3],
 }
 
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_admitted_while_the_time_it_reserves_fits() {
-        // 1000 packets a second of 1000 + 2000 x 0.5 ns are 2 ms a second; two ways 4000 millionths.
+        // 1000 packets a second of 1000 + 2000 x 0.5 ns are 2 ms a second; both directions together are 4000 millionths.
         let mut admission = Admission::new(COST, 10_000);
         admission.admit(RESERVATION, Ns(0)).unwrap();
         admission.admit(RESERVATION, Ns(0)).unwrap();
@@ -237,12 +237,13 @@ mod tests {
         // A burst of two packets of the largest size, 2000 ns each.
         assert_eq!([account.take(2000, Ns(0)), account.take(2000, Ns(0))], [Ok(()), Ok(())]);
         assert_eq!(account.take(2000, Ns(0)), Err(Refused::Account { cost_ns: 2000, left_ns: 0 }));
-        // 2 ns come in a microsecond: after half a millisecond there is enough for one of no bytes, after a whole one for the largest.
+        // The account gains 2 ns per microsecond: after half a millisecond it has enough for an empty packet, after a whole one for
+        // the largest.
         assert_eq!(account.take(2000, Ns(500_000)), Err(Refused::Account { cost_ns: 2000, left_ns: 1000 }));
         assert_eq!(account.take(0, Ns(500_000)), Ok(()));
         assert_eq!(account.take(2000, Ns(1_500_000)), Ok(()));
         assert_eq!(other.take(2001, Ns(0)), Err(Refused::TooLarge { bytes: 2001, bytes_max: 2000 }));
-        // It never holds more than the burst.
+        // An account never holds more than the burst.
         let late = Ns(60_000_000_000);
         assert_eq!([other.take(2000, late), other.take(2000, late)], [Ok(()), Ok(())]);
         assert!(other.take(0, late).is_err());
@@ -254,7 +255,7 @@ mod tests {
         let [mut account, _] = Admission::new(COST, 1_000_000).admit(reservation, Ns(0)).unwrap();
         account.take(0, Ns(0)).unwrap();
         let taken = (1..=1_000_000u64).filter(|ms| account.take(0, Ns(ms * 1000)).is_ok()).count();
-        // One packet a second, asked every microsecond for one second.
+        // One packet per second is reserved, and one is requested every microsecond for one second.
         assert_eq!(taken, 1);
     }
 }

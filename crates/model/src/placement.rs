@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// Whether the kernel counts this kind as resident memory of the process (`Rss`).
+    /// Returns whether the kernel counts this kind as resident memory of the process (`Rss`).
     pub fn is_counted(self) -> bool {
         !matches!(self, Kind::Hugetlbfs | Kind::Device)
     }
@@ -164,14 +164,9 @@ impl Contiguity {
         }
     }
 
-    /// Returns adjacent pairs as a share (0 to 1) of all possible ones; `None` for fewer than two frames.
+    /// Returns the adjacent pairs as a share (0 to 1) of all possible pairs; `None` for fewer than two frames.
     pub fn share(&self) -> Option<f64> {
         (self.frames > 1).then(|| self.adjacent as f64 / (self.frames - 1) as f64)
-    }
-
-    /// Returns the same share as [`Contiguity::share`], of the pairs that are neighbors in virtual memory as well.
-    pub fn linear_share(&self) -> Option<f64> {
-        (self.frames > 1).then(|| self.linear as f64 / (self.frames - 1) as f64)
     }
 }
 
@@ -218,7 +213,7 @@ impl Placement {
         placement
     }
 
-    /// Returns the most even placement of as many pages.
+    /// Returns the most even placement of the same pages, without those of unknown color.
     pub fn balanced(&self) -> Placement {
         let (pages, colors) = (self.known(), self.per_color.len().max(1) as u64);
         let per_color = (0..self.per_color.len() as u64).map(|i| pages / colors + u64::from(i < pages % colors));
@@ -260,7 +255,7 @@ impl Placement {
         occupancy
     }
 
-    /// Returns `sum = Σ n p(n)` over all n greater than `ways`: the pages of the colors that hold more than fits.
+    /// Returns `sum = Σ n p(n)` over all n greater than `ways`: the pages of the colors that hold more pages than fit.
     ///
     /// For one way this is the sum of \[Hanemaaijer1993\], to which the misses of a walk in order are proportional.
     pub fn sum(&self, ways: u32) -> u64 {
@@ -295,7 +290,7 @@ pub struct Assessment {
     pub contiguity: Contiguity,
     /// Expected misses of this placement.
     pub misses: ExpectedMisses,
-    /// Expected misses of as many pages that are spread evenly.
+    /// Expected misses of the same number of pages, spread evenly.
     pub misses_balanced: ExpectedMisses,
 }
 
@@ -331,7 +326,7 @@ pub struct MappingColors {
     pub name: String,
     /// Kind of the memory.
     pub kind: Kind,
-    /// Placement of its pages, with all that follows.
+    /// Placement of the mapping's pages, with all quantities that follow from it.
     #[serde(flatten)]
     pub assessment: Assessment,
 }
@@ -373,7 +368,8 @@ mod tests {
 
     #[test]
     fn sum_is_that_of_the_papers_tables() {
-        // [Hanemaaijer1993, tables (1) and (2)], rows whose pages add up to 64; the last is the worst case, all pages on four colors.
+        // [Hanemaaijer1993, tables (1) and (2)]: the rows whose pages add up to 64. The last row is the worst case, all pages on four
+        // colors.
         for (counts, sum) in [
             (&[(1, 64)][..], 0),
             (&[(1, 60), (2, 2)], 4),
@@ -414,7 +410,7 @@ mod tests {
             .into();
         let contiguity = Contiguity::of(&pages);
         assert_eq!(contiguity, Contiguity { frames: 5, adjacent: 3, linear: 2 });
-        assert_eq!((contiguity.share(), contiguity.linear_share()), (Some(0.75), Some(0.5)));
+        assert_eq!(contiguity.share(), Some(0.75));
         assert_eq!(Contiguity::of(&pages[..1]).share(), None);
     }
 
@@ -447,7 +443,7 @@ mod tests {
         assert_eq!(json["immovable"], serde_json::json!({ "shared_memory": 2, "hugetlbfs": 1 }));
     }
 
-    /// Returns the misses in the last of several passes, in order, over the pages of every color under LRU, counted one by one.
+    /// Simulates LRU with three passes in order over the pages of every color, and returns the misses of the last pass.
     fn lru_misses(per_color: &[u64], ways: usize) -> u64 {
         let mut misses = 0;
         for pages in per_color {

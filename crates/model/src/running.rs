@@ -1,8 +1,8 @@
-//! Checks the jobs of programs that run against their timing requirements: bounds, deadlines, budgets.
+//! Checks the jobs of running programs against their timing requirements: bounds, deadlines, budgets.
 //!
-//! A [`ResponseBound`] follows from the analysis, a [`HighWaterMark`](crate::stats::HighWaterMark) is an observation. Neither becomes the
-//! other, and only [`Tally::push`] compares them. Everything here takes records one by one and keeps a bounded amount of memory, however long
-//! a run is.
+//! A [`ResponseBound`] follows from the analysis, a [`HighWaterMark`](crate::stats::HighWaterMark) is an observation. They are never
+//! converted into each other, and only [`Tally::push`] compares them. Everything here takes records one by one and needs a bounded amount
+//! of memory, however long a run is.
 
 mod comparison;
 mod conclusion;
@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::{Recurrence, Steal};
 use crate::costs::Costs;
 use crate::evidence::RawFile;
+use crate::replacement::Contradicted;
+use crate::supply::ChargedSupply;
 use crate::taskset::programs::Partitioning;
 use crate::units::{Bytes, CpuId, Ns};
 
@@ -32,29 +34,29 @@ pub use comparison::{Comparison, Difference, Side, TaskComparison, Window};
 pub use conclusion::{Conclusion, Reason};
 pub use conditions::{Overhead, Reserved, Setting};
 pub use job::JobRecord;
-pub use observed::{Envelope, Extent, Observed};
-pub use outcome::{BlockPlacement, Failure, Placement, Stretch, TaskOutcome, Utilization, Violation};
+pub use observed::{Envelope, Observed, ValueRange};
+pub use outcome::{BlockPlacement, CpuInterval, Failure, Placement, TaskOutcome, Utilization, Violation};
 pub use releases::{ReleaseClock, ReleasePattern, Releases};
 pub use tally::{Misses, Tally, ViolationCount};
 
 /// Confidence of the claims made from observed jobs.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Jobs of a task after which a run may say that its bound holds: the largest of 299 is exceeded with a probability of at most 1 %, with
-/// [`CONFIDENCE`].
+/// Fewest jobs of a task with which a run can show that the bound of the task holds. The largest of 299 jobs is exceeded with a probability
+/// of at most 1 %, with [`CONFIDENCE`].
 pub const JOBS_WANTED: u64 = 299;
 
-/// Share of a program's resident pages that may lie outside its colors, those of the kernel and of isochrome apart. The bounds take no account of
-/// them.
+/// Largest share of a program's resident pages that may lie outside its colors, not counting pages of the kernel and of isochrome. The
+/// bounds take no account of such pages.
 pub const OFF_COLOR_MAX: f64 = 0.01;
 
-/// Share of the jobs that the period lets expect that had to be seen by earlier versions, which did not count releases.
+/// Least share of the jobs expected from the period that a run of an earlier version must have seen. Those versions did not count releases.
 const EARLIER_JOBS_MIN: f64 = 0.9;
 
-/// Share of the releases that may be left out because isochrome was held up.
+/// Largest share of the releases that may be left out because isochrome was held up.
 pub const SKIPPED_MAX: f64 = 0.01;
 
-/// The longest response that the analysis allows a task.
+/// Longest response time that the analysis allows a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ResponseBound(pub Ns);
@@ -62,58 +64,59 @@ pub struct ResponseBound(pub Ns);
 /// The timing requirement of a task: what its jobs are checked against, and what the plan assumes of the task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Requirement {
-    /// The task.
+    /// Name of the task.
     pub name: String,
     /// Time between releases.
     pub period: Ns,
     /// Relative deadline.
     pub deadline: Ns,
-    /// The bound of its response time; `None` where there is none.
+    /// Bound on the response time; `None` if there is none.
     pub bound: Option<ResponseBound>,
-    /// What the bound would be without the cache delays that tasks cause each other (NoCInt of [Kim2013, Table 2]). No bound.
+    /// Value that the bound would have without the cache delays that tasks cause each other (NoCInt of [Kim2013, Table 2]). It is not a
+    /// bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_interference: Option<Ns>,
     /// Execution time that no job may exceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Ns>,
-    /// Its worst-case execution time alone on its partitions, C^p.
+    /// Worst-case execution time C^p of the task alone on its partitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wcet: Option<Ns>,
-    /// Its share of the CPU with all cache delays. [Kim2013, eq. 1]
+    /// Share of the CPU that the task needs, with all cache delays. [Kim2013, eq. 1]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
-    /// Longest delay between its arrival and its release, as the bounds assume it.
+    /// Longest delay between an arrival of the task and its release, as the bounds assume it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub jitter: Ns,
     /// Whether the period is only the least time between two releases.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sporadic: bool,
-    /// What the bound follows from, where the plan says it. Evidence names the plan by its hash instead.
+    /// Recurrence from which the bound follows, if the plan contains it. Evidence names the plan by its hash instead.
     #[serde(skip)]
     pub recurrence: Option<TaskOnCore>,
 }
 
-/// Whether a field is as it is read where it is missing.
+/// Returns whether a value equals the default, which is read where the field is missing.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A task among those of its core.
+/// A task of a core, given as an index into the recurrence of the core.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskOnCore {
-    /// What the bounds of the core follow from.
+    /// Recurrence from which the bounds of the core follow.
     pub core: Arc<Recurrence>,
-    /// The index of the task in it.
+    /// Index of the task in the recurrence.
     pub index: usize,
 }
 
 impl Requirement {
-    /// How releases of the task may follow each other, if it wakes itself.
+    /// Returns how the releases of the task may follow each other if the task wakes itself.
     pub fn release_pattern(&self) -> ReleasePattern {
         ReleasePattern { period: self.period, jitter: self.jitter, is_sporadic: self.sporadic }
     }
 
-    /// The limits that a job of this response and execution time exceeds.
+    /// Returns the limits that a job with this response time and execution time exceeds.
     pub fn violated_by(&self, response: Ns, execution: Ns) -> Vec<Limit> {
         let limits = [
             (Limit::Bound, self.bound.is_some_and(|bound| response > bound.0)),
@@ -123,12 +126,15 @@ impl Requirement {
         limits.into_iter().filter(|(_, violated)| *violated).map(|(limit, _)| limit).collect()
     }
 
-    /// Whether steal time explains that `job` exceeds `limit`.
+    /// Returns whether steal time explains that `job` exceeds `limit`.
     ///
-    /// It does where the recurrence that the bound follows from, replayed with the job's steal time and what that displaced, reaches the response
-    /// ([`Recurrence::response_with`]), at any utilization. Without the recurrence, as in plans of earlier versions and where tasks are
-    /// scheduled by deadlines, it explains what it delays at least: a response that exceeds the limit by no more than the steal time. By
-    /// deadlines that is all, where what is reserved is proved to fit. It never explains an execution time, which leaves it out.
+    /// The recurrence from which the bound follows is replayed with the job's steal time and with what this displaced in the cache
+    /// ([`Recurrence::response_with`]). Steal time explains the violation if the replayed response is at least that of the job, at any
+    /// utilization.
+    ///
+    /// Plans of earlier versions and tasks scheduled by deadlines have no recurrence. Steal time then explains a response that exceeds the
+    /// limit by no more than the steal time. For tasks scheduled by deadlines this covers the whole delay if the reservations are proven to
+    /// fit. Steal time never explains an execution time, because execution times leave it out.
     pub fn is_excused(&self, limit: Limit, job: &JobRecord) -> bool {
         let allowed = match limit {
             Limit::Bound => self.bound.map_or(self.deadline, |bound| bound.0),
@@ -153,7 +159,7 @@ impl Requirement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// The bound of the response time.
+    /// The bound on the response time.
     Bound,
     /// The deadline.
     Deadline,
@@ -171,50 +177,56 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A task set that ran.
+/// Record of a run of a task set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// CPUs of the tasks.
     pub cpus: Vec<CpuId>,
     /// Whether programs had partitions of their own.
     pub partitioned: bool,
-    /// By what means.
+    /// Means by which the cache level was partitioned.
     #[serde(default)]
     pub method: Partitioning,
-    /// What is reserved where tasks are scheduled by deadlines (SCHED_DEADLINE); empty for fixed priorities. The budget of a task is then what is
-    /// reserved for its jobs, and it has no bound: those of plans are of fixed priorities.
+    /// Reservations on each CPU if tasks are scheduled by deadlines (SCHED_DEADLINE); empty for fixed priorities. The budget of a task is
+    /// then the time reserved for each of its jobs. The task has no bound, because the bounds of plans are for fixed priorities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<Reserved>,
-    /// The cache level partitioned.
+    /// Cache level that was partitioned.
     pub level: u8,
-    /// From the first release to the end.
+    /// Time from the first release to the end.
     pub duration: Ns,
-    /// What came of the tasks, in the order of the plan.
+    /// Outcomes of the tasks, in the order of the plan.
     pub tasks: Vec<TaskOutcome>,
     /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
-    /// Failures of programs, in order.
+    /// Failures of programs, in the order in which they occurred.
     #[serde(alias = "faults")]
     pub failures: Vec<Failure>,
-    /// What watching took.
+    /// Cost of observing the run.
     pub overhead: Overhead,
     /// Steal time of the CPUs of the tasks, to the resolution of the kernel's count.
     #[serde(alias = "stolen")]
     pub steal_time: Ns,
-    /// What was changed on the machine, and that it was put back.
+    /// Settings of the machine, with their values before, during and after the run.
     pub settings: Vec<Setting>,
     /// The measured costs that the bounds charge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<Costs>,
-    /// The files it was made from, with their hashes.
+    /// The measurement that contradicts what the bounds assume of the replacement policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contradicted: Option<Contradicted>,
+    /// The supply that the bounds charge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supply: Option<ChargedSupply>,
+    /// Input files of the run, such as the plan and the programs, with their hashes.
     pub inputs: Vec<RawFile>,
-    /// Memory that a program may use, its name and how much it had at most, where that was watched.
+    /// Name of each program, with the most memory of its own that it had; empty if memory was not watched.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<(String, Bytes)>,
-    /// The shortest wait after which the level has lost half of its contents here though its CPU touched nothing, where that was measured.
+    /// Shortest wait after which the level has lost half of its contents although its CPU touched nothing; `None` if this was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Ns>,
-    /// The same set without partitions.
+    /// Comparison of the same set with and without partitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
 }
@@ -233,7 +245,7 @@ mod tests {
         assert_eq!(requirement().violated_by(Ns(901), Ns(301)), [Limit::Bound, Limit::Deadline, Limit::Budget]);
     }
 
-    /// The lower one of two tasks on a core, execution times and periods in us.
+    /// Returns the lower one of two tasks on a core. `tasks`: execution time and period of each, in us.
     fn lower(tasks: [(u64, u64); 2], bound_us: u64) -> Requirement {
         let task = |(wcet, period)| CoreTask::new(1000 * wcet, 1000 * period, PartitionSet::range(0, 1));
         let (analysis, charges) = (Analysis::default(), Charges::default());

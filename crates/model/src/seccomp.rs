@@ -8,7 +8,7 @@ pub struct Instruction {
     pub code: u16,
     /// Number of instructions to skip if a condition holds.
     pub jump_true: u8,
-    /// Number of instructions to skip if it does not hold.
+    /// Number of instructions to skip if the condition does not hold.
     pub jump_false: u8,
     /// The operand.
     pub operand: u32,
@@ -42,7 +42,8 @@ pub enum Verdict {
 const CALL_BYTES: u32 = 64;
 
 impl Call {
-    /// Returns the word at this offset of `struct seccomp_data`, on a little-endian machine.
+    /// Returns the word at this offset of `struct seccomp_data` on a little-endian machine; `None` if the offset is not that
+    /// of a word.
     fn word(&self, offset: u32) -> Option<u32> {
         let half = |value: u64| (value >> (8 * (offset % 8))) as u32;
         match offset {
@@ -115,7 +116,7 @@ pub fn verdict(filter: &[Instruction], call: &Call) -> Option<Verdict> {
     }
 }
 
-/// Converts the action that a filter returns. [Linux, include/uapi/linux/seccomp.h, SECCOMP_RET_...]
+/// Returns the verdict for the action that a filter returns. [Linux, include/uapi/linux/seccomp.h, SECCOMP_RET_...]
 fn of_action(action: u32) -> Verdict {
     match action >> 16 {
         0x7fff | 0x7ffc => Verdict::Allowed,
@@ -170,7 +171,7 @@ mod tests {
         {
             assert_eq!(verdict(&filter(offset), &call), Some(expected), "at {offset}");
         }
-        // 0x1_0000_0002 is where it is made.
+        // The call is made at 0x1_0000_0002. The lower half, 2, is returned as an action that kills.
         assert_eq!(verdict(&[instruction(0x20, 0, 0, 8), instruction(0x16, 0, 0, 0)], &call), Some(Verdict::Forbidden));
         for outside in [1, 2, 62, 64, u32::MAX] {
             assert_eq!(verdict(&filter(outside), &call), None, "at {outside}");
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_machine_calculates() {
-        // Each: A = 12 and X = 5 and then the operation, with X or with the constant 3, gives what is listed.
+        // Each case starts with A = 12 and X = 5. The operation, with X or with the constant 3, gives the listed result.
         let result = |code, operand| {
             let start = [instruction(0x01, 0, 0, 5), instruction(0x00, 0, 0, 12), instruction(code, 0, 0, operand)];
             (0..64).find(|expected| {

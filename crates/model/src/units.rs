@@ -38,7 +38,8 @@ unit!(
     CpuId(u32)
 );
 unit!(
-    /// A page frame number: the physical address divided by the page size. Inside a virtual machine it is the guest's own.
+    /// A page frame number: the physical address divided by the page size. Inside a virtual machine it is the guest's frame
+    /// number.
     FrameNumber(u64)
 );
 
@@ -113,7 +114,7 @@ pub fn format_list(members: &[u32]) -> String {
 impl FromStr for Bytes {
     type Err = ParseError;
 
-    /// Parses `4096`, `64K`, `2M` or `1G`: powers of 1024, with an optional `iB` or `B` behind the letter.
+    /// Parses `4096`, `64K`, `2M` or `1G`: powers of 1024, with an optional `iB` or `B` after the letter.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let malformed = || ParseError::Size { text: text.to_owned() };
         let trimmed = text.trim();

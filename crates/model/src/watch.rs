@@ -1,4 +1,5 @@
-//! What tasks do over time, slice by slice: the CPU and the time of each slice, and the cache events in it. [Sebek2002, §3.2]
+//! The activity of tasks over time, slice by slice: the CPU and the time of each slice, and the cache events in it. [Sebek2002,
+//! §3.2]
 //!
 //! A *slice* is the time from the switch to a thread until the switch away from it. If counters are read at switches, a slice has
 //! their counts. Otherwise everything that follows from counts is absent, not zero.
@@ -23,19 +24,19 @@ use task::is_zero;
 
 pub use cost::{COST_GOAL, Cost, RecordCost};
 pub use slice::{CSV_HEAD, Counts, CpuSteal, Entry, Gap, Slice, State, SwitchOut, csv_line};
-pub use task::{Part, TaskStatistics};
+pub use task::{Bucket, TaskStatistics};
 pub use text::{COLUMNS, COUNTED};
 pub use timeline::Bar;
 
 /// Version of the format of recorded slices.
 pub const SCHEMA: &str = "isochrome-slices/2";
-/// Previous version, which is read too. It lacks what is known of the watch as a whole.
+/// Previous version, which can be read too. It lacks the state of the watch as a whole.
 pub const SCHEMA_BEFORE: &str = "isochrome-slices/1";
 
-/// Most parts into which a watch is divided: about as many as a figure can show.
-const PARTS: u64 = 120;
-/// Length of a part of a watch that has just begun, in ns.
-const PART_NS_MIN: u64 = 1 << 10;
+/// Maximum number of buckets into which a watch is divided: about as many as a figure can show.
+const BUCKETS_MAX: u64 = 120;
+/// Length of a bucket of a watch that has just begun, in ns.
+const BUCKET_NS_MIN: u64 = 1 << 10;
 
 /// Quantity by which tasks can be sorted, largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,22 +61,22 @@ pub enum Order {
 pub struct Watched {
     /// Tasks by the number of their thread.
     pub tasks: BTreeMap<i32, TaskStatistics>,
-    /// Tasks that have ended and whose numbers other tasks have now.
+    /// Tasks that have ended and whose thread numbers other tasks have now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<(i32, TaskStatistics)>,
-    /// Number of tasks that were watched and are left out here.
+    /// Number of tasks that were watched but are left out of this result.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u64,
-    /// Begin of the first slice.
+    /// Begin of the first slice; absent without slices.
     pub begin: Option<Ns>,
     /// End of the last slice.
     pub end: Ns,
-    /// Length of the parts into which the watch is divided, in ns: a power of two.
-    #[serde(default)]
-    pub part_ns: u64,
+    /// Length of the buckets into which the watch is divided, in ns: a power of two.
+    #[serde(default, rename = "part_ns")]
+    pub bucket_ns: u64,
     /// Number of events that the kernel had no room for. If it is not 0, slices are missing.
     pub lost: u64,
-    /// Number of times that others used the counters of a CPU. Then slices are missing too.
+    /// Number of times that other programs used the counters of a CPU. If it is not 0, slices are missing.
     #[serde(default)]
     pub counters_taken: u64,
     /// State of the watch as a whole: its cost, steal time, source and notes.
@@ -89,7 +90,8 @@ impl Watched {
         let slice = match entry {
             Entry::Slice(slice) => slice,
             Entry::Gap(gap) => {
-                // Any task may have come to that CPU and slept there: what follows may belong to its next job.
+                // During the gap, any task may have run and slept on that CPU. Its later slices may then belong to its next
+                // job.
                 self.tasks.values_mut().for_each(|task| task.job_ns = None);
                 match gap.lost {
                     Some(events) => self.lost += events,
@@ -109,24 +111,24 @@ impl Watched {
         if self.tasks.get(&slice.thread).is_some_and(|task| task.ended) {
             self.former.extend(self.tasks.remove_entry(&slice.thread));
         }
-        self.tasks.entry(slice.thread).or_insert_with(|| TaskStatistics::new(slice)).note(slice, self.part_ns);
+        self.tasks.entry(slice.thread).or_insert_with(|| TaskStatistics::new(slice)).note(slice, self.bucket_ns);
     }
 
-    /// Merges parts until there are few enough.
+    /// Merges buckets until there are few enough.
     fn divide(&mut self) {
-        self.part_ns = self.part_ns.max(PART_NS_MIN);
+        self.bucket_ns = self.bucket_ns.max(BUCKET_NS_MIN);
         let begin = self.begin.unwrap_or(self.end).0;
-        while self.end.0 / self.part_ns - begin / self.part_ns >= PARTS {
-            self.part_ns *= 2;
+        while self.end.0 / self.bucket_ns - begin / self.bucket_ns >= BUCKETS_MAX {
+            self.bucket_ns *= 2;
             for task in self.tasks.values_mut().chain(self.former.iter_mut().map(|(_, task)| task)) {
-                for (at, part) in std::mem::take(&mut task.parts) {
-                    task.parts.entry(at / 2).or_default().merge(part);
+                for (at, bucket) in std::mem::take(&mut task.buckets) {
+                    task.buckets.entry(at / 2).or_default().merge(bucket);
                 }
             }
         }
     }
 
-    /// Returns the same result with the `rows` tasks that had a CPU longest, and only the number and totals of the others.
+    /// Returns a copy with only the `rows` tasks that had a CPU longest. The number of the other tasks is added to `left_out`.
     pub fn longest(&self, rows: usize) -> Watched {
         let mut shown = self.clone();
         (shown.tasks, shown.former) = (BTreeMap::new(), Vec::new());
@@ -157,7 +159,7 @@ impl Watched {
     /// Returns all tasks, sorted by `order`.
     pub fn sorted(&self, order: Order) -> Vec<(i32, &TaskStatistics)> {
         let mut tasks: Vec<_> = self.all().collect();
-        // What is not known comes last.
+        // Tasks whose value is not known come last.
         let key = |task: &TaskStatistics| match order {
             Order::Time => task.run_ns as f64,
             Order::WorstMissRatio => task.miss_ratio_worst.unwrap_or(-1.0),
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn misses_of_two_tasks_that_take_turns_go_to_the_right_one() {
-        // One that fits into the cache, one that misses half of the time, on one cache; slices of 40 passes.
+        // One task fits into the cache, the other misses half of the time. They use one cache in slices of 40 passes.
         let geometry = Geometry::of_size(Bytes(64 << 10), 8, Bytes(64)).unwrap();
         let mut simulator = Simulator::chain(vec![Level::lru("L", geometry)], Semantics::default()).unwrap();
         let half = Task::of_ratio(Touches::Data, geometry, 0.5, Locality::Temporal).unwrap();
@@ -230,7 +232,7 @@ mod tests {
         }
         let task = &watched.tasks[&7];
         assert_eq!((task.slices, task.preemptions, task.migrations, task.run_ns), (3, 1, 1, 800));
-        // 400 + 100, then 300.
+        // The first job takes 400 + 100 ns, the second 300 ns.
         assert_eq!(task.job_ns_max, Some(HighWaterMark { value: 500, n: 2, last_rose_at: 1 }));
         assert_eq!((watched.watched_ns(), task.slice_ns_max.value), (1300, 400));
         assert_eq!(watched.tasks[&8].job_ns_max, HighWaterMark::of(&[100]), "its end is the end of its job");
@@ -257,7 +259,7 @@ mod tests {
         let sorted: Vec<_> = watched.sorted(Order::Time).iter().map(|(_, task)| task.run_ns).collect();
         assert_eq!(sorted, [500, 300]);
         assert!(watched.text(10).contains("2 tasks"));
-        // One series per thread: two of the same name would be an error to whoever reads them.
+        // There is one series per thread, because Prometheus does not accept two series of the same name.
         assert_eq!(watched.prometheus().matches("isochrome_slices_total{thread=\"7\"").count(), 1);
         let one = watched.longest(1);
         assert_eq!((one.sorted(Order::Time)[0].1.run_ns, one.left_out), (500, 1));
@@ -276,17 +278,17 @@ mod tests {
             run += 300_000;
             watched.note(&Entry::Slice(seconds));
         }
-        let parts = &watched.tasks[&7].parts;
-        assert!((PARTS / 2..=PARTS).contains(&(parts.len() as u64)), "{}", parts.len());
-        assert_eq!(parts.values().map(|part| part.run_ns).sum::<u64>(), run);
-        assert!(parts.values().all(|part| (part.miss_ratio().unwrap() - 0.25).abs() < 1e-9));
+        let buckets = &watched.tasks[&7].buckets;
+        assert!((BUCKETS_MAX / 2..=BUCKETS_MAX).contains(&(buckets.len() as u64)), "{}", buckets.len());
+        assert_eq!(buckets.values().map(|bucket| bucket.run_ns).sum::<u64>(), run);
+        assert!(buckets.values().all(|bucket| (bucket.miss_ratio().unwrap() - 0.25).abs() < 1e-9));
     }
 
     #[test]
     fn tasks_are_sorted_by_what_is_asked_for_and_the_unknown_comes_last() {
         let mut watched = Watched::default();
         let counts = |misses| Some(Counts { accesses: 1000, misses, ..Counts::default() });
-        // 1 runs longest at once, 2 misses most often, 3 runs longest in all, without counts.
+        // Task 1 has the longest slice, task 2 misses most often, and task 3 runs longest in all, without counts.
         watched.note(&Entry::Slice(Slice { counts: counts(10), ..slice(1, 0, 0, 500, SwitchOut::Preempted) }));
         watched.note(&Entry::Slice(Slice { counts: counts(900), ..slice(2, 0, 500, 600, SwitchOut::Asleep) }));
         watched.note(&Entry::Slice(slice(3, 0, 600, 1000, SwitchOut::Preempted)));
@@ -296,7 +298,7 @@ mod tests {
         assert_eq!(order(Order::WorstMissRatio), [2, 1, 3]);
         assert_eq!(order(Order::Misses), [2, 1, 3]);
         assert_eq!(order(Order::Slice), [1, 3, 2]);
-        // 2 alone has slept.
+        // Only task 2 has slept.
         assert_eq!(order(Order::Job)[0], 2);
         assert_eq!(order(Order::Slices)[0], 3);
     }

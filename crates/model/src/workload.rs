@@ -1,8 +1,8 @@
 //! Workloads: programs as streams of accesses. They are the measured jobs of isochrome, and synthetic tasks with a known
 //! outcome.
 //!
-//! Addresses are virtual and start at 0. Only data accesses are modeled, except in
-//! [`Workload::Code`]; instructions of a kernel fit into a page and are left out.
+//! Addresses are virtual and start at 0. Only data accesses are modeled, except in [`Workload::Code`]. The instructions of the
+//! other workloads fit into a page and are left out.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,8 +45,8 @@ pub enum Workload {
         /// Seed of the random cycle.
         seed: u64,
     },
-    /// The digital filter of [Liedtke1997, §5.2]: `order` + 1 coefficients and as many samples, `jobs` outputs. Each output
-    /// stores the new sample over the oldest, then loads each coefficient and its sample.
+    /// The digital filter of [Liedtke1997, §5.2], with `order` + 1 coefficients, as many samples, and `jobs` outputs. Each
+    /// output stores the new sample over the oldest, then loads each coefficient and its sample.
     Filter {
         /// Order of the filter, n in the paper.
         order: u64,
@@ -55,16 +55,16 @@ pub enum Workload {
         /// Number of outputs.
         jobs: u64,
     },
-    /// A multiplication of 64x64 doubles in 8x8 submatrices, with `b` stored by columns. [Liedtke1997, §5.4]
+    /// A multiplication of 64x64 doubles in 8x8 submatrices, with the second matrix stored by columns. [Liedtke1997, §5.4]
     Matmul,
     /// A triple loop over square matrices of doubles, by rows.
     MatmulNaive {
-        /// Rows of a matrix.
+        /// Number of rows of a matrix.
         order: u64,
     },
     /// A triple loop over square matrices in square blocks.
     MatmulBlocked {
-        /// Rows of a matrix, a multiple of `block`.
+        /// Number of rows of a matrix, a multiple of `block`.
         order: u64,
         /// Number of rows of a block.
         block: u64,
@@ -171,7 +171,7 @@ impl Workload {
             }
             Workload::Fft { points } => Box::new(fft(points)),
             Workload::Dct { points } => {
-                // Even elements forwards and odd ones backwards into a second array, which is transformed.
+                // Copies even elements forward and odd elements backward into a second array, which is then transformed.
                 let number = 2 * DOUBLE;
                 let output = move |k: u64| at(k * number, number, Kind::Write);
                 let reorder = (0..points).flat_map(move |k| {
@@ -189,8 +189,8 @@ impl Workload {
     }
 }
 
-/// Returns the accesses of the butterflies, stage by stage, over `points` complex doubles at 0 with the twiddle factors
-/// behind them.
+/// Returns the accesses of the butterflies of a Fourier transform, stage by stage. It has `points` complex doubles at address
+/// 0, and the twiddle factors after them.
 fn fft(points: u64) -> impl Iterator<Item = Access> + Send {
     let number = 2 * DOUBLE;
     let stages = points.max(1).ilog2();
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(lines(Workload::Matmul, 4096), 3 * 8);
         let naive = Workload::MatmulNaive { order: 10 };
         let blocked = Workload::MatmulBlocked { order: 10, block: 5 };
-        // 100 sums loaded and stored around 1000 products; with blocks of 5 each sum is resumed twice.
+        // 100 sums are loaded and stored around 1000 products. With blocks of 5, each sum is loaded and stored twice.
         assert_eq!(naive.accesses().count(), 2 * 100 + 2 * 1000);
         assert_eq!(blocked.accesses().count(), 2 * 200 + 2 * 1000);
         let products = |workload: Workload| workload.accesses().map(|a| a.address).collect::<BTreeSet<_>>();

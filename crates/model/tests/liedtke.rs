@@ -97,8 +97,8 @@ fn unpredictability(machine: &str, workload: Workload, compute: f64, own_colors:
     100.0 * (job(condition) / job(Alone) - 1.0)
 }
 
-/// Cycles per access of the filter beside the access itself. [Liedtke1997, §4.1] gives two words and 150 ns per iteration, which
-/// are 13.5 cycles at 90 MHz. The same cycles are assumed on the other machines.
+/// Cycles that the filter computes per access, in addition to the access itself. [Liedtke1997, §4.1] gives two words and 150 ns
+/// per iteration, which are 13.5 cycles at 90 MHz. The same cycles are assumed on the other machines.
 const FILTER_COMPUTE: f64 = 5.75;
 
 fn filter(machine: &str, order: u64, condition: Condition) -> f64 {
@@ -144,7 +144,7 @@ fn the_filter_s_curves_keep_their_order_on_all_four_machines() {
 #[test]
 fn the_write_back_pentium_pro_suffers_more_than_the_write_through_machines_and_single_writer_helps_it() {
     // [Liedtke1997, §5.2, 4 and §5.3]: substantially larger penalties even for large problems; about 60 % with single-writer.
-    // The paper gives no factor, only a figure; half as much again is what "substantially" is taken to mean here.
+    // The paper gives no factor, only a figure. Here "substantially" is taken to mean a factor of at least 1.5.
     for order in [256, 512, 1024] {
         let pro = filter("pentium-pro-133", order, Unpartitioned);
         for other in ["486-33", "pentium-90"] {
@@ -162,8 +162,8 @@ fn the_write_back_pentium_pro_suffers_more_than_the_write_through_machines_and_s
 
 #[test]
 fn the_transforms_behave_like_the_filter_with_smaller_effects() {
-    // [Liedtke1997, §5.3, Figure 5] for the Pentium Pro; the other machines beside it. Assumed: 10 cycles of computing per
-    // access, being more compute-bound.
+    // [Liedtke1997, §5.3, Figure 5] is about the Pentium Pro; the other machines are tested too. The transforms are assumed to
+    // compute for 10 cycles per access, because they are more compute-bound than the filter.
     for machine in ["486-33", "pentium-90", "pentium-133", "pentium-pro-133"] {
         for points in [64, 256, 1024] {
             for workload in [Workload::Fft { points }, Workload::Dct { points }] {
@@ -176,7 +176,7 @@ fn the_transforms_behave_like_the_filter_with_smaller_effects() {
                 );
                 assert!(partitioned <= single + 0.01 && single <= unpartitioned + 0.01, "{machine}, {workload}");
                 assert!(partitioned < unpartitioned, "{machine}, {workload}");
-                // As many words as the transform has numbers.
+                // The samples of this filter are as large as the array that is transformed.
                 let filter = filter(machine, 4 * points, Unpartitioned);
                 assert!(unpartitioned < filter, "{machine}, {workload}: +{unpartitioned:.1} %, filter +{filter:.1} %");
             }
@@ -184,8 +184,8 @@ fn the_transforms_behave_like_the_filter_with_smaller_effects() {
     }
 }
 
-/// Returns c_max/c_min - 1 in percent, for the matrix multiplication flooded after every slice. A product of two loads takes 4.5
-/// cycles if nothing misses [Liedtke1997, §5.4]: 1.25 cycles per access beside the access itself.
+/// Returns c_max/c_min - 1 in percent, for the matrix multiplication flooded after every slice. A product of two loads takes
+/// 4.5 cycles if nothing misses [Liedtke1997, §5.4]: 1.25 cycles per access in addition to the access itself.
 fn matmul(machine: &str, slice_cycles: u64, own_colors: u16, condition: Condition) -> f64 {
     const COMPUTE: f64 = 1.25;
     // The first eighth of the multiplication, warm: eight rows of a with all of b.
@@ -234,7 +234,8 @@ fn partitioning_helps_the_matrix_multiplication_and_single_writer_makes_write_ba
                 "slice {slice_us} us: {machine} partitioned +{p:.1} %, single-writer +{s:.1} %, unpartitioned +{u:.1} %"
             );
             assert!(p < s && p < u, "{machine}");
-            // Where nothing is ever dirty single-writer saves nothing, and three colors hold less of the matrices than all.
+            // On a write-through machine no line is ever dirty, so single-writer saves nothing, and three colors hold less of
+            // the matrices than all colors.
             let write_back = machine == "pentium-133";
             assert!(if write_back { s < u } else { s >= u }, "{machine}");
         }
@@ -257,8 +258,8 @@ fn free_coloring_gives_the_same_cache_without_reserving_the_memory() {
         cache.memory().reads
     };
     assert_eq!(misses(&colored), misses(&free));
-    // Half of the cache takes half of the memory with it, of which the task can use 40 frames; with free coloring it takes the
-    // 40 frames it uses. The price is 6 address bits: tags that much wider, or memory 64 times smaller.
+    // With colors, half of the cache reserves half of the memory, of which the task can use 40 frames. With free coloring, the
+    // task reserves only these 40 frames. The price is 6 address bits: tags are 6 bits wider, or memory is 64 times smaller.
     assert_eq!(colored.reserved_frames(memory_frames, task_pages), 640);
     assert_eq!(free.reserved_frames(memory_frames, task_pages), 40);
     assert_eq!((colored.extra_address_bits(), free.extra_address_bits()), (0, 6));

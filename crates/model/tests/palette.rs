@@ -1,4 +1,4 @@
-//! Tests of inference on saved and on invented samples.
+//! Tests of the inference of colors on saved and on invented samples.
 
 use isochrome_model::geometry::Geometry;
 use isochrome_model::gf2::color_under;
@@ -47,7 +47,7 @@ fn samples_saved_on_a_virtual_machine_show_sixteen_colors_and_no_rule() {
     assert_eq!(inference.doubts, []);
     assert_eq!(inference.ambiguous, [] as [u32; 0]);
     assert_eq!(inference.page_colors.len(), 1024);
-    // Frames of a guest say nothing about the host's cache: a table of what was measured.
+    // A guest's frame numbers show nothing about the host's cache, so the rule is a table of the measured frames.
     let Rule::Table { frames, .. } = &inference.palette.rule else { panic!("{:?}", inference.palette.rule) };
     for (page, color) in saved.pages.iter().zip(&inference.page_colors) {
         assert_eq!(inference.palette.color_of(page.frame.unwrap()), *color);
@@ -99,7 +99,7 @@ fn noise_in_single_tests_is_outvoted_by_the_lowest() {
     let mut rng = fastrand::Rng::with_seed(3);
     for page in &mut noisy.pages {
         let clean = page.tests[0].clone();
-        // Three tests, in each of which noise evicts whatever it likes from one color.
+        // In each of three tests, noise evicts almost the whole page by one random color.
         page.tests = (0..3)
             .map(|_| {
                 let mut test = clean.clone();
@@ -142,7 +142,7 @@ fn missing_colors_are_counted_against_the_geometry() {
 
 #[test]
 fn groups_that_evict_each_other_are_one_color() {
-    // 17 groups, of which the last is a second one of color 4.
+    // There are 17 groups. The last one is a second group of color 4.
     let pages = hidden(800, 16, 6);
     let mut samples = clean(&pages, 16);
     samples.groups.push(Group { set: vec![] });
@@ -192,13 +192,13 @@ fn a_machine_with_huge_pages_behind_it_shows_its_linear_colors() {
         })
         .collect();
     let mut samples = clean(&pages, 16);
-    // One page in a hundred was given a wrong color by its tests.
+    // The tests of one page in a hundred show a wrong color.
     for page in samples.pages.iter_mut().step_by(100) {
         page.tests[0].rotate_right(1);
     }
     let inference = infer(&samples);
     assert!(matches!(inference.palette.rule, Rule::Linear { .. }), "{}", inference.rule_in_words);
-    // The rule numbers colors its own way, and pages and groups follow it.
+    // The rule has its own numbering of colors, which the colors of pages and groups follow.
     let by_rule: Vec<Option<Color>> =
         pages.iter().map(|(frame, _)| inference.palette.color_of(FrameNumber(frame.unwrap()))).collect();
     let truth: Vec<Option<Color>> = pages.iter().map(|(_, color)| Some(Color(*color))).collect();

@@ -24,7 +24,7 @@ fn steady_miss_ratio(level: &Level, area: Bytes) -> f64 {
     run(10)
 }
 
-/// Returns `(task - cache) / cache x ways`, clipped. [Sebek2002, Figure 5]
+/// Returns `(task - cache) / cache x ways`, limited to 0 to 1. [Sebek2002, Figure 5]
 fn sebek_figure_5(area: u64, cache: u64, ways: u32) -> f64 {
     ((area as f64 - cache as f64) / cache as f64 * f64::from(ways)).clamp(0.0, 1.0)
 }
@@ -44,7 +44,7 @@ fn a_loop_larger_than_the_cache_misses_in_every_set_that_has_one_line_too_many()
             let found = steady_miss_ratio(&level, Bytes(area));
             assert!((found - exact).abs() < 1e-12, "{ways} ways, {area} bytes: {found}, exact {exact}");
             let paper = sebek_figure_5(area, cache, ways);
-            // The paper's straight line joins the right end points; between them it lies below.
+            // The paper's straight line joins the exact values at both ends, and lies below the exact values between them.
             if step == 0 || step == 20 {
                 assert!((paper - exact).abs() < 1e-12, "{ways} ways, {area} bytes");
             } else {
@@ -88,7 +88,7 @@ fn the_preemption_delay_grows_to_the_cache_size_and_is_gone_at_one_way_more() {
         };
         pass(&mut hierarchy);
         let alone = pass(&mut hierarchy);
-        // The pre-empting task replaces everything.
+        // The preempting task replaces everything.
         let other = (0..1024u64).map(|line| Access { kind: Kind::Fetch, ..Access::read((1 << 30) + line * 32) });
         other.for_each(|access| hierarchy.access(access));
         pass(&mut hierarchy) - alone
@@ -96,7 +96,8 @@ fn the_preemption_delay_grows_to_the_cache_size_and_is_gone_at_one_way_more() {
     for tenths in (0..=1000).step_by(125) {
         assert_eq!(delay(tenths), 1024 * tenths / 1000, "{} %", tenths as f64 / 10.0);
     }
-    // From there on, straight down: every line above 100 % takes the reuse of the 8 others in its set with it.
+    // Above 100 % the delay falls linearly: with every additional line, the 8 other lines of its set miss even without
+    // preemption.
     for lines_over in 0..=128u64 {
         let tenths = 1000 + lines_over * 1000 / 1024;
         let over = (32 << 10) * tenths / 1000 / 32 - 1024;
@@ -135,15 +136,15 @@ fn simulated_time_is_linear_in_sum_with_the_miss_penalty_as_slope() {
             let frames: Vec<u64> = (0..buffer_pages).map(|page| table.frame(page).0).collect();
             let sum = conflict_sum(&frames, 64);
             let cycles = buffer_pages * 256 + misses * PENALTY;
-            // One base for all seeds: the line is straight and its slope is 256 lines x the penalty.
+            // All seeds have one base, so the line is straight, with a slope of 256 lines x the penalty.
             assert_eq!(*base.get_or_insert(cycles - sum * 256 * PENALTY), cycles - sum * 256 * PENALTY, "seed {seed}");
         }
         assert_eq!(base, Some(buffer_pages * 256), "without conflicts every access hits");
     }
 }
 
-/// Returns the misses of one pass over a warm buffer with this histogram: p(1), p(2), p(3)... cache pages hold as many of its
-/// pages.
+/// Returns the conflict sum of a buffer, and the misses of one pass over the warm buffer. `histogram` is p(1), p(2), p(3)...:
+/// p(n) cache pages hold n pages of the buffer each.
 fn misses_per_pass(histogram: &[u64]) -> (u64, u64) {
     let mut frames = Vec::new();
     let mut page = 0;
@@ -167,9 +168,10 @@ fn misses_per_pass(histogram: &[u64]) -> (u64, u64) {
 
 #[test]
 fn the_tables_of_1993_come_out_of_the_simulator() {
-    // [Hanemaaijer1993], all rows: histogram, sum, seconds of 100 passes; by machine and buffer, with the seconds without
-    // conflicts and the penalty that the document derives. For 1024 KiB the former are four times those of 256 KiB. Its worst case
-    // of 64 pages says 4 places of 4 pages; sum and time are those of 16.
+    // The tables have all rows of [Hanemaaijer1993]: histogram, sum, and seconds of 100 passes. Each table, of one machine and
+    // buffer size, has the seconds without conflicts and the penalty that the document derives. The seconds without conflicts
+    // for 1024 KiB are four times those for 256 KiB. For its worst case of 64 pages the document states 4 places of 4 pages,
+    // but its sum and time are those of 16 places.
     type Row = (&'static [u64], u64, f64);
     let tables: [(&str, f64, f64, &[Row]); 5] = [
         (

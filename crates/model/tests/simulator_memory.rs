@@ -34,7 +34,7 @@ impl Read for Repeated<'_> {
     }
 }
 
-/// Returns the most bytes allocated while a trace is read and counted, and the number of its accesses.
+/// Returns the peak number of bytes allocated while a trace is read and counted, and the number of accesses of the trace.
 fn most_bytes(format: Format, input: impl Read + Send) -> (usize, u64) {
     let before = MEMORY.current_usage();
     MEMORY.reset_peak_usage();
@@ -58,7 +58,8 @@ fn holds_no_more_for_a_longer_trace(format: Format, stretch: &[u8]) {
     let held = |times_left| most_bytes(format, Repeated { stretch, at: 0, times_left });
     let ((short, few), (long, many)) = (held(30), held(900));
     assert_eq!((few, many), (300_000, 9_000_000));
-    // The longer trace alone would take more than 128 MiB. Which thread parses what, and so how much room it keeps, is left to chance.
+    // The longer trace alone would take more than 128 MiB. The bytes held vary a little, because chance decides which thread
+    // parses which piece.
     assert!(long <= short + (1 << 20), "{format:?}: {short} and {long} bytes held");
     assert!(long <= 16 << 20, "{format:?}: {long} bytes");
 }

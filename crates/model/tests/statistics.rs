@@ -1,8 +1,9 @@
-//! Error rates of the statistics on recorded noise: false positives, and how often an interval holds the true effect.
+//! Error rates of the statistics on recorded noise: false positives, and how often an interval contains the true effect.
 //!
-//! The noise is that of the recorded filter jobs that nothing but spinning preceded (`filter.csv` of the corpus). Each simulated block is a recorded
-//! one whose jobs are dealt at random: a quarter decides whether the block counts, a quarter is the control, and half are the treatment, as in the
-//! experiments, lengthened by a known effect. Seeds were fixed before the first run.
+//! The noise is taken from recorded filter jobs before which the CPU only spun (`filter.csv` of the corpus). Each simulated
+//! block is a recorded block whose jobs are shuffled. As in the experiments, a quarter of the jobs decides whether the block
+//! counts, a quarter is the control, and half are the treatment. The treatment is lengthened by a known effect. Seeds were
+//! fixed before the first run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,13 +13,13 @@ use isochrome_model::running::{Comparison, Difference, JobRecord, Window};
 use isochrome_model::stats::{Effect, Gate, Line, Straightness, accepted, halves, holm, median, proportion_interval};
 use isochrome_model::units::Ns;
 
-/// Simulated experiments of each kind.
+/// Number of simulated experiments of each kind.
 const EXPERIMENTS: u64 = 2000;
-/// Blocks of an experiment, and of each size of one with many: those of `lab crpd`.
+/// Number of blocks of an experiment, and of blocks per size in an experiment with many sizes, as in `lab crpd`.
 const BLOCKS: usize = 20;
 const BLOCKS_PER_SIZE: usize = 30;
 
-/// Ticks of the recorded jobs after spinning, block by block.
+/// Returns the ticks of the recorded jobs after spinning, block by block.
 fn recorded_noise() -> Vec<Vec<f64>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/tests/corpus/filter.csv");
     let text = fs::read_to_string(path).unwrap();
@@ -29,7 +30,7 @@ fn recorded_noise() -> Vec<Vec<f64>> {
     let mut blocks = BTreeMap::<&str, Vec<f64>>::new();
     for line in lines {
         let fields: Vec<&str> = line.split(',').collect();
-        // Where the task is alone nothing floods before either.
+        // In the condition `alone`, nothing floods the cache before any job.
         if fields[arm] == "control" || fields[condition] == "alone" {
             blocks.entry(fields[block]).or_default().push(fields[cycles].parse().unwrap());
         }
@@ -37,8 +38,8 @@ fn recorded_noise() -> Vec<Vec<f64>> {
     blocks.into_values().collect()
 }
 
-/// An experiment in which treatment takes longer than the control by the share `effect_of` gives to each block: relative differences of the
-/// blocks that count.
+/// Simulates an experiment, and returns the relative differences of the blocks that count. In every block, the treatment takes
+/// longer than the control by the share that `effect_of` returns for the block.
 fn experiment(noise: &[Vec<f64>], blocks: usize, effect_of: impl Fn(usize) -> f64, seed: u64) -> Vec<f64> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut gates, mut differences) = (Vec::new(), Vec::new());
@@ -84,7 +85,7 @@ fn the_interval_holds_the_true_effect_in_95_percent_of_the_experiments() {
     }
 }
 
-/// The 95 % interval of the mean of `values` by resampling: what is not used, to compare.
+/// Returns the 95 % interval of the mean of `values` by resampling, a method that isochrome does not use, for comparison.
 fn percentile_bootstrap(values: &[f64], rng: &mut fastrand::Rng) -> [f64; 2] {
     const RESAMPLES: usize = 1000;
     let mut means: Vec<f64> = (0..RESAMPLES)
@@ -152,26 +153,26 @@ fn curves_are_not_straight_on_recorded_noise_and_straight_lines_are() {
     println!("called straight: the square {square}, the root {root}, the line {line} of {EXPERIMENTS}");
     let few = EXPERIMENTS as usize / 20;
     assert!(square <= few && root <= few && line >= EXPERIMENTS as usize - few, "{square}, {root}, {line}");
-    // A share of explained variance does not tell them apart.
+    // The share of explained variance does not tell curves from straight lines.
     let points: Vec<(f64, f64)> =
         groups(|x| x * x, 1).into_iter().flat_map(|(x, ys)| ys.into_iter().map(move |y| (x, y))).collect();
     assert!(Line::through(&points).unwrap().r_squared > 0.85);
 }
 
-/// Pairs of blocks of a comparison of runs, windows of a block, and jobs of a window.
+/// Number of pairs of blocks in a comparison of runs, of windows in a block, and of jobs in a window.
 const PAIRS: u64 = 20;
 const WINDOWS: usize = 6;
 const JOBS: usize = 10;
 
-/// The differences that a comparison of runs shows in execution time and in response time, as shares of those as planned, where a share of the
-/// windows without partitions takes longer by the share `longer`. `whole_blocks`: all windows of a block do, or none. Noise in response times is
-/// independent of that in execution times.
+/// Simulates a comparison of runs, and returns the differences in execution time and in response time, as shares of the times
+/// with partitions. Without partitions, a share `affected` of the windows takes longer by the share `longer`. `whole_blocks`:
+/// either all windows of a block take longer or none. The noise in response times is independent of that in execution times.
 fn compared(noise: &[Vec<f64>], (affected, longer): (f64, f64), whole_blocks: bool, seed: u64) -> [Difference; 2] {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut windows = [Vec::new(), Vec::new()];
     for block in 0..PAIRS {
         for (side, windows) in windows.iter_mut().enumerate() {
-            // Each block has a placement of its own, hence another recorded one on either side.
+            // Each block has its own page placement, so each side draws its own recorded block.
             let [jobs, responses] = [rng.choice(noise).unwrap(), rng.choice(noise).unwrap()];
             let block_is_slow = rng.f64() < affected;
             for _ in 0..WINDOWS {
@@ -223,7 +224,7 @@ fn runs_that_do_not_differ_are_said_to_in_5_percent_of_the_comparisons() {
     let noise = recorded_noise();
     let comparisons: Vec<[Difference; 2]> =
         (0..EXPERIMENTS).map(|seed| compared(&noise, (0.0, 0.0), false, 13_000_000 + seed)).collect();
-    // In either of the two times, of which the p-values are corrected for each other.
+    // A comparison counts if either time shows a difference. The p-values of the two times are corrected for each other.
     let is_seen = |both: &&[Difference; 2]| both.iter().any(|difference| difference.effect.is_significant());
     assert_rate("runs that do not differ, seen", comparisons.iter().filter(is_seen).count() as u64, 0.05);
     let holds = |both: &&[Difference; 2]| both[0].effect.interval.is_some_and(|[low, high]| low <= 0.0 && high >= 0.0);
@@ -238,6 +239,6 @@ fn the_smallest_visible_difference_is_seen_in_80_percent_of_the_comparisons() {
     let sees = |seed: &u64| compared(&noise, (1.0, visible), false, 15_000_000 + seed)[0].effect.is_significant();
     let seen = (0..EXPERIMENTS).filter(sees).count() as u64;
     println!("a difference of {visible:.3}: seen {seen} of {EXPERIMENTS}");
-    // The tails of this noise are longer than normal, where the signed-rank test sees more than is promised.
+    // This noise has longer tails than a normal distribution. There the signed-rank test detects more than the promised 80 %.
     assert!(seen as f64 >= 0.8 * EXPERIMENTS as f64, "{visible}: seen in {seen} of {EXPERIMENTS} comparisons");
 }

@@ -1,8 +1,8 @@
 //! The batch of scripts/python_speed.py without Python: bounds of every task of many cores.
 //!
-//! `cargo run --release -p isochrome-python --example batch -- FILE`: FILE holds words of 64 bits, the numbers of sets and of tasks, then
-//! execution times, periods, deadlines and masks of partitions. Once per line of standard input it says how many sets per second of
-//! CPU time it bounds, and the sum of all bounds.
+//! Usage: `cargo run --release -p isochrome-python --example batch -- FILE`. FILE holds words of 64 bits: the numbers of sets
+//! and of tasks, then execution times, periods, deadlines and masks of partitions. For each line of standard input, the program
+//! prints the number of sets that it bounds per second of CPU time, and the sum of all bounds.
 
 use std::hint::black_box;
 

@@ -79,8 +79,8 @@ pub fn in_shape<'a>(array: &'a PyReadonlyArrayDyn<'_, u64>, shape: &[usize], nam
     Ok(array.as_slice()?)
 }
 
-/// Runs `work` without the interpreter's lock, in a thread of its own, so that Ctrl-C reaches Python meanwhile. Then the work is asked to
-/// stop.
+/// Runs `work` in a thread of its own without the interpreter's lock, so that Ctrl-C reaches Python meanwhile. Ctrl-C sets the
+/// flag that `work` gets; when `work` has ended, Python's exception is returned.
 pub fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> T + Send) -> PyResult<T> {
     let (stop, mut interrupted) = (AtomicBool::new(false), Ok(()));
     let stop = &stop;

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::convert::{from_python, interruptible, to_python, wrong};
-use crate::planning::{Asked, TaskSet, on_one_thread};
+use crate::planning::{PlanParameters, TaskSet, on_one_thread};
 
 /// The distribution from which task sets are drawn. Set number `index` under a `seed` is the same on every machine.
 ///
@@ -23,7 +23,7 @@ use crate::planning::{Asked, TaskSet, on_one_thread};
 #[pyclass(frozen, module = "isochrome")]
 pub struct Generator(generate::Generator);
 
-/// Sets that could be made, and for each other set the reason why it could not.
+/// Sets that could be made, and the numbers of the other sets with the reason why each could not be made.
 type Drawn<T> = (Vec<(u64, T)>, Vec<(u64, String)>);
 
 fn drawn<T, E: ToString>(first: u64, count: u64, make: impl Fn(u64) -> Result<T, E>) -> Drawn<T> {
@@ -76,9 +76,10 @@ impl Generator {
         PyArray2::from_vec2(py, &drawn.map_err(wrong)?).map_err(wrong)
     }
 
-    /// Returns `count` sets on one core each, from number `first` on, as a dictionary of arrays of sets x tasks, highest priority first. It
-    /// has the names that `response_times_batch` takes (`wcet_ns`, `period_ns`, `deadline_ns`, `partitions`), the numbers of the sets
-    /// (`index`), and the numbers of the sets that could not be made, each with the reason (`failed`). At most 64 partitions are supported.
+    /// Returns `count` sets on one core each, from number `first` on, as a dictionary of arrays of sets x tasks, highest
+    /// priority first. Its keys are the names that `response_times_batch` takes (`wcet_ns`, `period_ns`, `deadline_ns`,
+    /// `partitions`), `index` for the numbers of the sets, and `failed` for the numbers of the sets that could not be made,
+    /// each with the reason. At most 64 partitions are supported.
     #[pyo3(signature = (*, seed, count, first = 0))]
     fn batch<'py>(&self, py: Python<'py>, seed: u64, count: u64, first: u64) -> PyResult<Bound<'py, PyDict>> {
         if self.0.partitions > 64 {
@@ -128,11 +129,11 @@ pub fn plan_batch<'py>(
     Bound<'py, PyArray1<f64>>,
     Vec<(u64, String)>,
 )> {
-    let asked = Asked::named(method, objective, &[], analysis, None, looks_limit)?;
+    let parameters = PlanParameters::named(method, objective, &[], analysis, None, looks_limit)?;
     let generator = &generator.0;
     let one = |index: u64, stop: &AtomicBool| {
         let set = generator.task_set(seed, index).map_err(|error| error.to_string())?;
-        let planned = catch_unwind(AssertUnwindSafe(|| asked.request(stop, |request| plan::plan(&set, request))));
+        let planned = catch_unwind(AssertUnwindSafe(|| parameters.request(stop, |request| plan::plan(&set, request))));
         planned.map_err(|_| "the planner broke down".to_owned())?.map_err(|error| error.to_string())
     };
     let (made, failed) =
@@ -146,8 +147,8 @@ pub fn plan_batch<'py>(
     ))
 }
 
-/// Returns p-values of tests of whether vectors are uniform over those with their sum and below `caps`. Small p-values show that they are
-/// not.
+/// Returns p-values of tests of whether vectors are uniform over all vectors with the sum `total` and no element above `caps`.
+/// Small p-values show that they are not uniform.
 #[pyfunction]
 #[pyo3(signature = (vectors, *, total, caps))]
 pub fn uniformity(py: Python<'_>, vectors: Vec<Vec<f64>>, total: f64, caps: Vec<f64>) -> PyResult<Vec<f64>> {

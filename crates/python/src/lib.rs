@@ -11,7 +11,7 @@ mod simulate;
 
 use pyo3::prelude::*;
 
-/// The module; python/isochrome/__init__.py is what users import.
+/// The native module. Users import python/isochrome/__init__.py instead.
 #[pymodule]
 mod _isochrome {
     #[pymodule_export]

@@ -79,7 +79,7 @@ impl Machine {
         }
     }
 
-    /// Number of page colors of each level that holds data, innermost first.
+    /// Returns the number of page colors of each level that holds data, innermost first.
     fn colors(&self) -> Vec<(String, u32)> {
         match &self.0 {
             Known::Described(machine) => machine.colors(),
@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// SHA-256 of what does not change while the machine stays the same; `None` for a described machine.
+    /// SHA-256 of the facts that do not change while the machine stays the same; `None` for a described machine.
     #[getter]
     fn fingerprint(&self) -> Option<String> {
         match &self.0 {
@@ -99,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// Returns everything that its file contains, as a dictionary.
+    /// Returns the contents of the machine's file as a dictionary.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match &self.0 {
             Known::Described(machine) => to_python(py, machine),
@@ -113,7 +113,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// Returns the description, for simulations.
+    /// Returns the description, for simulations; an error for a measured machine.
     pub fn described(&self) -> PyResult<&DescribedMachine> {
         match &self.0 {
             Known::Described(machine) => Ok(machine),
@@ -172,13 +172,13 @@ impl Palette {
         self.palette.level
     }
 
-    /// Reasons to doubt the palette, in words; empty if nothing speaks against it or it was not inferred here.
+    /// Reasons to doubt the palette, in words; empty if there are none, or if the palette was not inferred here.
     #[getter]
     fn doubts(&self) -> Vec<String> {
         self.inference.iter().flat_map(|inference| &inference.doubts).map(ToString::to_string).collect()
     }
 
-    /// Everything that was inferred; `None` if the palette was not inferred here.
+    /// Returns everything that was inferred, as a dictionary; `None` if the palette was not inferred here.
     fn inference<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.inference.as_ref().map(|inference| to_python(py, inference)).transpose()
     }

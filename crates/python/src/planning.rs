@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use isochrome_model::analysis::{self, Analysis, Charges, CoreTask, Workspace, allotted};
+use isochrome_model::analysis::{self, Analysis, Charges, Conditions, CoreTask, Workspace, allotted};
 use isochrome_model::plan::{self as planner, Method, Objective, Request};
 use isochrome_model::taskset::read::{Overrides, allocation, task_set};
 use isochrome_model::taskset::{self, PARTITIONS_MAX, PartitionSet, RefillChoice, TIME_MAX_NS};
@@ -25,7 +25,8 @@ pub struct TaskSet {
 
 #[pymethods]
 impl TaskSet {
-    /// A task set from a dictionary with the fields of the file; what is given by name replaces them.
+    /// Creates a task set from a dictionary with the fields of the file. Arguments given by name replace fields of the
+    /// dictionary.
     #[new]
     #[pyo3(signature = (fields, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
     fn new(
@@ -38,7 +39,7 @@ impl TaskSet {
         Self::from_text(&to_json(fields)?, cores, partitions, memory_mib, refill_ns)
     }
 
-    /// A task set from JSON or TOML text.
+    /// Creates a task set from JSON or TOML text.
     #[staticmethod]
     #[pyo3(signature = (text, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
     fn from_text(
@@ -58,7 +59,7 @@ impl TaskSet {
         Ok(TaskSet { set, warnings })
     }
 
-    /// A task set from such a file.
+    /// Creates a task set from a JSON or TOML file.
     #[staticmethod]
     #[pyo3(signature = (path, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
     fn from_file(
@@ -72,7 +73,8 @@ impl TaskSet {
             .map_err(|error| wrong(format!("{}: {error}", path.display())))
     }
 
-    /// A task set from arrays. `wcet_ns`: tasks x partitions, `C^p` in column p - 1; the others: one number per task.
+    /// Creates a task set from arrays. `wcet_ns`: tasks x partitions, with `C^p` in column p - 1. The other arrays have one
+    /// number per task.
     #[staticmethod]
     #[pyo3(signature = (wcet_ns, period_ns, *, task_memory_mib, cores, partitions, memory_mib, refill_ns, deadline_ns = None))]
     #[allow(clippy::too_many_arguments)]
@@ -110,12 +112,12 @@ impl TaskSet {
         Self::from_text(&text, Some(cores), Some(partitions), Some(memory_mib), None)
     }
 
-    /// Every task `copies` times. [Kim2013, §5.5]
+    /// Returns a set with every task `copies` times. [Kim2013, §5.5]
     fn copied(&self, copies: u32) -> PyResult<TaskSet> {
         Ok(TaskSet::new_unwarned(self.set.copied(copies).map_err(wrong)?))
     }
 
-    /// What was raised, extended or ignored.
+    /// Warnings about values that were raised, extended or ignored.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.warnings.clone()
@@ -127,7 +129,7 @@ impl TaskSet {
         self.set.tasks().iter().map(|task| task.name.clone()).collect()
     }
 
-    /// Cores, partitions, bytes of memory, refill time.
+    /// Numbers of cores and partitions, bytes of memory, costs in ns, and the supply that bounds charge, as a dictionary.
     #[getter]
     fn platform<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let p = self.set.platform();
@@ -136,18 +138,18 @@ impl TaskSet {
             &json!({
                 "cores": p.cores, "partitions": p.partitions, "memory_bytes": p.memory.0,
                 "refill_ns": p.refill_ns, "switch_ns": p.switch_ns,
-                "release_interrupt_ns": p.release_interrupt_ns, "preemption_ns": p.preemption_ns,
+                "release_interrupt_ns": p.release_interrupt_ns, "preemption_ns": p.preemption_ns, "supply": p.supply,
             }),
         )
     }
 
-    /// `C^p` of every task, tasks x partitions.
+    /// Returns `C^p` of every task in ns, as an array of tasks x partitions.
     fn wcet_ns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
         let curves: Vec<Vec<u64>> = self.set.tasks().iter().map(|task| task.wcet_ns.clone()).collect();
         PyArray2::from_vec2(py, &curves).map_err(wrong)
     }
 
-    /// Periods of the tasks.
+    /// Returns the periods of the tasks in ns.
     fn period_ns(&self) -> Vec<u64> {
         self.set.tasks().iter().map(|task| task.period_ns).collect()
     }
@@ -189,7 +191,7 @@ impl TaskSet {
 }
 
 impl TaskSet {
-    /// A set that was made, not read.
+    /// Wraps a set that was not read from text, so there are no warnings.
     pub fn new_unwarned(set: taskset::TaskSet) -> TaskSet {
         TaskSet { set, warnings: Vec::new() }
     }
@@ -203,10 +205,10 @@ fn ms(time_ns: u64) -> String {
     format!("{:.4}", time_ns as f64 / 1e6)
 }
 
-/// Bounds for every task of a set under an allocation, with the parts they consist of.
+/// Returns bounds for every task of a set under an allocation, with the parts that they consist of.
 ///
-/// `allocation`: a `Plan`, or a dictionary with `cores`, each with `cpu` and `tasks`, each with `name` and `partitions` (from 1).
-/// `response_ns` is `None` where the bound passes the deadline.
+/// `allocation`: a `Plan`, or a dictionary with `cores`, each with `cpu` and `tasks`, each with `name` and `partitions`,
+/// numbered from 1. `response_ns` is `None` if the bound exceeds the deadline.
 #[pyfunction]
 #[pyo3(signature = (task_set, allocation, *, analysis = "kim2013"))]
 pub fn response_times<'py>(
@@ -221,7 +223,7 @@ pub fn response_times<'py>(
     let mut responses = Vec::new();
     for (cpu, members) in allocated {
         let (members, core) = allotted(set, &members);
-        let bounds = analysis::analyze(&core, Charges::of(set), analysis);
+        let bounds = analysis::analyze(&core, Conditions::of(set), analysis);
         responses.extend(members.iter().zip(bounds).map(|(task, bound)| bound.of_task(set, *task, cpu)));
     }
     to_python(py, &responses)
@@ -234,11 +236,12 @@ fn allocation_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
     }
 }
 
-/// Bounds for every task of many cores in one call, in ns; -1 where a bound passes the deadline.
+/// Returns bounds for every task of many cores, in ns; -1 if a bound exceeds the deadline.
 ///
-/// `wcet_ns`, `period_ns`, `deadline_ns` (periods without): sets x tasks, every row highest priority first.
-/// `partitions`: bit masks of the partitions of each task, sets x tasks, or sets x tasks x words of 64 for more than 64; no caches
-/// without. `useful`: those used again after a preemption; all without. `threads`: CPUs to use.
+/// `wcet_ns`, `period_ns`, `deadline_ns`: sets x tasks, every row highest priority first. Without `deadline_ns`, deadlines are
+/// the periods. `partitions`: bit masks of the partitions of each task, sets x tasks; for more than 64 partitions, sets x tasks
+/// x words of 64 bits. Without `partitions`, tasks have no cache. `useful`: masks of the partitions that a task uses again
+/// after a preemption; without it, all its partitions. `threads`: number of CPUs to use.
 #[pyfunction]
 #[pyo3(signature = (wcet_ns, period_ns, *, deadline_ns = None, partitions = None, useful = None, refill_ns = 0, switch_ns = 0,
     release_interrupt_ns = 0, preemption_ns = 0, analysis = "kim2013", threads = 1))]
@@ -290,7 +293,7 @@ pub fn response_times_batch<'py>(
             masks.map(|masks| PartitionSet::from_words(&masks[at * words..(at + 1) * words]))
         };
         let mut responses = vec![-1i64; sets * tasks];
-        let charges = Charges { refill_ns, switch_ns, release_interrupt_ns, preemption_ns, cold_start: false };
+        let charges = Charges { refill_ns, switch_ns, release_interrupt_ns, preemption_ns, ..Charges::default() };
         let analyze = |(workspace, core): &mut (Workspace, Vec<CoreTask>), (set, row): (usize, &mut [i64])| {
             core.clear();
             core.extend((set * tasks..(set + 1) * tasks).map(|at| {
@@ -322,8 +325,8 @@ pub fn response_times_batch<'py>(
     responses.into_pyarray(py).reshape([sets, tasks])
 }
 
-/// What is asked of the planner, by name.
-pub struct Asked {
+/// Parameters of a request to the planner, parsed from their names.
+pub struct PlanParameters {
     pub method: Method,
     pub objective: Objective,
     pub then: Vec<Objective>,
@@ -332,7 +335,7 @@ pub struct Asked {
     pub looks_limit: Option<u64>,
 }
 
-impl Asked {
+impl PlanParameters {
     pub fn named(
         method: &str,
         objective: &str,
@@ -340,8 +343,8 @@ impl Asked {
         analysis: &str,
         time_limit_s: Option<f64>,
         looks_limit: Option<u64>,
-    ) -> PyResult<Asked> {
-        Ok(Asked {
+    ) -> PyResult<PlanParameters> {
+        Ok(PlanParameters {
             method: method.parse().map_err(wrong)?,
             objective: objective.parse().map_err(wrong)?,
             then: then.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(wrong)?,
@@ -351,7 +354,8 @@ impl Asked {
         })
     }
 
-    /// Works with the request that these make, until `stop`, the time limit or the limit of looks.
+    /// Calls `work` with a request made of these parameters. The request stops at `stop`, at the time limit, or after
+    /// `looks_limit` checks of whether to stop.
     pub fn request<T>(&self, stop: &AtomicBool, work: impl FnOnce(&Request) -> T) -> T {
         let (start, looks) = (Instant::now(), AtomicU64::new(0));
         let should_stop = || {
@@ -371,48 +375,49 @@ impl Asked {
     }
 }
 
-/// Work that finds the same, and stops at the same look, on every machine.
+/// Runs `work` on one thread, so that it finds the same result, and stops at the same check, on every machine.
 pub fn on_one_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(|error| error.to_string())?;
     Ok(pool.install(work))
 }
 
-/// Where every task runs, with which partitions, and how late it can be.
+/// A plan: the core, the partitions and the response time of every task.
 #[pyclass(frozen, module = "isochrome")]
 pub struct Plan(planner::Plan);
 
 #[pymethods]
 impl Plan {
-    /// Whether every task has a place and meets its deadline.
+    /// Whether every task is on a core and meets its deadline.
     #[getter]
     fn schedulable(&self) -> bool {
         self.0.schedulable
     }
 
-    /// Partitions in use.
+    /// Number of partitions in use.
     #[getter]
     fn partitions_used(&self) -> u32 {
         self.0.partitions_used
     }
 
-    /// Sum over the cores, cache delays included.
+    /// Sum of the utilizations of the cores, cache delays included.
     #[getter]
     fn utilization(&self) -> f64 {
         self.0.utilization
     }
 
-    /// Distance from what is proven, as a share; 0 is proven optimal, `None` nothing proven.
+    /// Distance of the plan from the proven bound, as a share. 0 means that the plan is proven optimal; `None` that nothing is
+    /// proven.
     #[getter]
     fn gap(&self) -> Option<f64> {
         self.0.gap
     }
 
-    /// All of it, as in its file.
+    /// Returns the whole plan as a dictionary, as in its file.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &self.0)
     }
 
-    /// Which partitions are whose, as SVG. `partitions`: of the machine.
+    /// Draws which task uses which partition on which core, as SVG. `partitions`: number of partitions of the machine.
     #[pyo3(signature = (*, partitions))]
     fn to_svg(&self, partitions: u32) -> String {
         planner::color_map(&self.0, partitions)
@@ -432,8 +437,8 @@ impl Plan {
     }
 }
 
-/// Plans a task set. `then`: further objectives; `looks_limit`: how often the search may look at the clock, a limit that does not
-/// depend on the machine.
+/// Plans a task set. `then`: further objectives. `looks_limit`: maximum number of times that the search may check whether to
+/// stop, a limit that does not depend on the machine.
 #[pyfunction]
 #[pyo3(signature = (task_set, *, method = "optimal", objective = "partitions", then = Vec::new(), analysis = "kim2013",
     time_limit_s = None, looks_limit = None))]
@@ -448,20 +453,20 @@ pub fn plan(
     time_limit_s: Option<f64>,
     looks_limit: Option<u64>,
 ) -> PyResult<Plan> {
-    let asked = Asked::named(method, objective, &then, analysis, time_limit_s, looks_limit)?;
+    let parameters = PlanParameters::named(method, objective, &then, analysis, time_limit_s, looks_limit)?;
     let set = &task_set.set;
-    let plan = interruptible(py, |stop| asked.request(stop, |request| planner::plan(set, request)))?;
+    let plan = interruptible(py, |stop| parameters.request(stop, |request| planner::plan(set, request)))?;
     plan.map(Plan).map_err(wrong)
 }
 
-/// All methods on one set. [Kim2013, §5.5]
+/// A comparison of all methods on one set. [Kim2013, §5.5]
 #[pyclass(frozen, module = "isochrome")]
 #[derive(Clone)]
 pub struct Comparison(planner::Comparison);
 
 #[pymethods]
 impl Comparison {
-    /// A comparison from what `to_dict` gave.
+    /// Creates a comparison from a dictionary that `to_dict` returned.
     #[staticmethod]
     fn from_dict(fields: &Bound<'_, PyAny>) -> PyResult<Comparison> {
         let comparison: planner::Comparison = from_python(fields)?;
@@ -472,19 +477,20 @@ impl Comparison {
         }
     }
 
-    /// All of it: `tasks`, `cores`, `partitions`, `memory`, and `methods`, one dictionary each.
+    /// Returns the whole comparison as a dictionary: `tasks`, `cores`, `partitions`, `memory`, and `methods`, one dictionary
+    /// each.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &self.0)
     }
 
-    /// A table in Markdown.
+    /// Returns the comparison as a table in Markdown.
     fn __str__(&self) -> String {
         self.0.to_string()
     }
 }
 
-/// Plans a set by every method, for the fewest partitions and for the least utilization; on one thread, so that among plans that are
-/// equally good the same is found everywhere.
+/// Plans a set by every method, for the fewest partitions and for the least utilization. Planning runs on one thread, so that
+/// among equally good plans it finds the same one on every machine.
 #[pyfunction]
 #[pyo3(signature = (task_set, *, analysis = "kim2013", time_limit_s = None, looks_limit = None))]
 pub fn compare(
@@ -494,11 +500,11 @@ pub fn compare(
     time_limit_s: Option<f64>,
     looks_limit: Option<u64>,
 ) -> PyResult<Comparison> {
-    let asked = Asked::named("optimal", "partitions", &[], analysis, time_limit_s, looks_limit)?;
+    let parameters = PlanParameters::named("optimal", "partitions", &[], analysis, time_limit_s, looks_limit)?;
     let set = &task_set.set;
     let comparison = interruptible(py, |stop| {
         let compared =
-            || asked.request(stop, |request| planner::compare(set, request)).map_err(|error| error.to_string());
+            || parameters.request(stop, |request| planner::compare(set, request)).map_err(|error| error.to_string());
         on_one_thread(compared).and_then(|comparison| comparison)
     })?;
     comparison.map(Comparison).map_err(wrong)
@@ -508,13 +514,14 @@ fn unwrapped(comparisons: &[PyRef<'_, Comparison>]) -> Vec<planner::Comparison> 
     comparisons.iter().map(|comparison| comparison.0.clone()).collect()
 }
 
-/// What is compared, what comes out here, what [Kim2013, §5.5] says: rows of three texts.
+/// Compares results with those of [Kim2013, §5.5]. Returns rows of three texts: the quantity, its value here, and its value in
+/// the paper.
 #[pyfunction]
 pub fn beside_kim2013(comparisons: Vec<PyRef<'_, Comparison>>) -> Vec<[String; 3]> {
     planner::beside_kim2013(&unwrapped(&comparisons))
 }
 
-/// [Kim2013, Figures 14 to 16] of these comparisons, as SVG.
+/// Draws [Kim2013, Figures 14 to 16] for these comparisons, as SVG.
 #[pyfunction]
 pub fn figures_14_to_16(comparisons: Vec<PyRef<'_, Comparison>>) -> String {
     planner::figures_14_to_16(&unwrapped(&comparisons))

@@ -27,15 +27,15 @@ struct Counts {
 
 #[pymethods]
 impl CacheSim {
-    /// Makes the caches of one CPU of `machine`.
+    /// Creates the caches of one CPU of `machine`.
     #[new]
     fn new(machine: PyRef<'_, Machine>) -> PyResult<CacheSim> {
         Ok(CacheSim(Mutex::new(Simulator::machine(machine.described()?).map_err(wrong)?)))
     }
 
-    /// Makes a chain of levels in the short form, innermost first, such as `["32K:8:64:lru:wb:wa", "512K:8:64:lru:wb:wa"]`.
+    /// Creates a chain of levels in the short form, innermost first, such as `["32K:8:64:lru:wb:wa", "512K:8:64:lru:wb:wa"]`.
     ///
-    /// `pycachesim`: counts as pycachesim does where simulators differ.
+    /// `pycachesim`: whether to count as pycachesim does where simulators differ.
     #[staticmethod]
     #[pyo3(signature = (levels, *, pycachesim = false))]
     fn of_levels(levels: Vec<String>, pycachesim: bool) -> PyResult<CacheSim> {
@@ -46,8 +46,8 @@ impl CacheSim {
         Ok(CacheSim(Mutex::new(Simulator::chain(levels, semantics).map_err(wrong)?)))
     }
 
-    /// Runs accesses. `addresses`: whole numbers. `writes`: one bool for each; without it all accesses are loads. `access_bytes`: the size
-    /// of each access.
+    /// Runs accesses. `addresses`: whole numbers. `writes`: one bool for each address; without it all accesses are loads.
+    /// `access_bytes`: the size of each access.
     #[pyo3(signature = (addresses, *, writes = None, access_bytes = 1))]
     fn run(
         &self,
@@ -75,7 +75,7 @@ impl CacheSim {
 
 impl CacheSim {
     fn simulator(&self) -> MutexGuard<'_, Simulator> {
-        // A run that broke down leaves counts that still say how far it came.
+        // After a panic in a run, the counts still show how far the run came.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -32,8 +32,8 @@ impl Band {
     }
 }
 
-/// Draws a cache with `geometry` and `colors` colors, once for each of the three allocations, and returns the drawing with its height. `task`
-/// are the colors of the task; if empty, only the unpartitioned cache is drawn.
+/// Draws a cache with `geometry` and `colors` colors, once for each of the three allocations, and returns the drawing with its
+/// height. `task` has the colors of the task; if it is empty, only the unpartitioned cache is drawn.
 pub(super) fn picture(geometry: &Geometry, colors: u32, task: &[Color]) -> (Markup, f64) {
     let ways = geometry.ways;
     let band = (272.0 / f64::from(colors)).min(14.0);
@@ -53,27 +53,8 @@ pub(super) fn picture(geometry: &Geometry, colors: u32, task: &[Color]) -> (Mark
     };
     let stride = [1, 2, 4, 8, 16, 32, 64].into_iter().find(|&s| f64::from(s) * band >= 11.0).unwrap_or(128);
     let width = LEFT + panels.len().max(3) as f64 * (PANEL + GAP);
-    let bands_of = |panel: Band, which: Band| {
-        let mut path = String::new();
-        for color in 0..colors {
-            // A thin band of the task must still be seen.
-            let height = if which == Band::Flooded { band } else { band.max(2.0) };
-            let drawn = if own.contains(&color) { panel } else { Band::Flooded };
-            if drawn == which {
-                path.push_str(&format!("M0 {}h{PANEL}v{}h-{PANEL}z", at(TOP + f64::from(color) * band), at(height)));
-            }
-        }
-        path
-    };
-    let mut grid = String::new();
-    // Lines between cells would cover cells that are hardly wider than the lines.
     let fine = band < 3.0 || PANEL / f64::from(ways) < 3.0;
-    for color in (1..colors).filter(|_| !fine) {
-        grid.push_str(&format!("M0 {}h{PANEL}", at(TOP + f64::from(color) * band)));
-    }
-    for way in 1..ways {
-        grid.push_str(&format!("M{} {}V{}", at(PANEL * f64::from(way) / f64::from(ways)), at(TOP), at(floor)));
-    }
+    let grid = grid(colors, ways, band, fine);
     let drawing = html! {
         svg.chart.cache viewBox=(format!("0 0 {} {}", at(width), at(floor + 34.0))) role="img" {
             title { "The cache by colors and ways" }
@@ -102,7 +83,7 @@ pub(super) fn picture(geometry: &Geometry, colors: u32, task: &[Color]) -> (Mark
                 g transform=(format!("translate({} 0)", at(LEFT + i as f64 * (PANEL + GAP)))) {
                     text.name x="0" y="12" { (name) }
                     @for which in [Band::Flooded, Band::Task, Band::TaskAndReaders] {
-                        @let path = bands_of(*panel, which);
+                        @let path = bands(colors, &own, band, *panel, which);
                         @if !path.is_empty() { path class=(which.class()) d=(path) {} }
                     }
                     path class=(if fine { "cells fine" } else { "cells" }) d=(grid) {}
@@ -114,4 +95,22 @@ pub(super) fn picture(geometry: &Geometry, colors: u32, task: &[Color]) -> (Mark
         }
     };
     (drawing, floor + 34.0)
+}
+
+/// Returns the outline of all bands of the use `which`, in a panel where the bands of the task have the use `panel`.
+fn bands(colors: u32, own: &[u32], band: f64, panel: Band, which: Band) -> String {
+    // A thin band of the task must still be seen.
+    let height = if which == Band::Flooded { band } else { band.max(2.0) };
+    let drawn = |color: &u32| which == if own.contains(color) { panel } else { Band::Flooded };
+    let outline = |color: u32| format!("M0 {}h{PANEL}v{}h-{PANEL}z", at(TOP + f64::from(color) * band), at(height));
+    (0..colors).filter(drawn).map(outline).collect()
+}
+
+/// Returns the lines between cells. If the grid is `fine`, there are none between colors, because they would cover cells that are hardly wider.
+fn grid(colors: u32, ways: u32, band: f64, fine: bool) -> String {
+    let floor = TOP + band * f64::from(colors);
+    let between_colors = |color: u32| format!("M0 {}h{PANEL}", at(TOP + f64::from(color) * band));
+    let between_ways =
+        |way: u32| format!("M{} {}V{}", at(PANEL * f64::from(way) / f64::from(ways)), at(TOP), at(floor));
+    (1..colors).filter(|_| !fine).map(between_colors).chain((1..ways).map(between_ways)).collect()
 }

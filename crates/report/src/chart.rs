@@ -181,7 +181,7 @@ fn bars(drawn: &Bars) -> Markup {
     }
 }
 
-/// Height of each of [`tracks`], including the gap to the next.
+/// Height of one of the [`tracks`], including the gap to the next.
 const TRACK: f64 = 30.0;
 
 /// Returns the height of the drawing of `tracks` tracks.
@@ -200,7 +200,7 @@ fn tracks(drawn: &Tracks) -> Markup {
     let floor = tracks.len() as f64 * TRACK;
     let outline = |track: &Track, floor: f64, height: fn(&TrackBar) -> f64| -> String {
         let drawn = track.bars.iter().filter(|bar| height(bar) > 0.0);
-        // Whatever there was is seen.
+        // Every bar is at least 1 high, so that any activity is visible.
         let tall = |bar: &TrackBar| (BAR * height(bar).min(1.0)).max(1.0);
         drawn
             .map(|bar| {
@@ -280,7 +280,7 @@ fn polyline(points: impl Iterator<Item = (f64, f64)>) -> String {
     path
 }
 
-/// Returns the outline of a line's band; `None` if it has none.
+/// Returns the outline of a line's band; `None` if the line has no band.
 fn band_outline(line: &Line, point: impl Fn((f64, f64)) -> Option<(f64, f64)>) -> Option<String> {
     let upper = line.band.iter().filter_map(|&(x, _, high)| point((x, high)));
     let lower = line.band.iter().rev().filter_map(|&(x, low, _)| point((x, low)));

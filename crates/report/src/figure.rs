@@ -36,7 +36,7 @@ pub fn miss_curve(title: &str, accesses: u64, by_ways: &[u64], by_colors: &[(u32
         description: "Misses against the share of the cache, given as ways and given as page colors.".to_owned(),
         x: Axis::linear("share of the cache, %", (0.0, 100.0), format::tick),
         y: Axis::linear_rounded("misses per access, %", (0.0, highest.max(f64::MIN_POSITIVE)), format::tick),
-        // Without any way everything misses: that point would only flatten the rest.
+        // The point of zero ways is left out: everything misses there, and the point would only flatten the rest.
         lines: vec![
             line("by ways", Hue::Partitioned, Dash::Solid, by_ways.get(1..).unwrap_or_default()),
             line("by colors", Hue::Unpartitioned, Dash::Dashed, &by_colors),
@@ -112,7 +112,7 @@ fn key(names: &[&str]) -> (Markup, f64) {
 fn evictions(cache: &CacheOutcome) -> (Markup, f64) {
     let matrix = &cache.interference.evictions;
     let most = matrix.iter().flatten().copied().max().unwrap_or(0);
-    // A single eviction must be seen.
+    // Even a single eviction must be visible.
     let shade = |count: &u64| if *count == 0 { 0.0 } else { (*count as f64 / most as f64).max(0.06) };
     let cells: Vec<Vec<f64>> = matrix.iter().map(|row| row.iter().map(shade).collect()).collect();
     let map = HeatMap {
@@ -231,10 +231,10 @@ mod tests {
             .descendants()
             .filter(|node| node.has_tag_name("title") || node.tag_name().name() == "title")
             .collect();
-        // The file's own, and two for each of two caches.
+        // The file has a title, and there are two titles for each of two caches.
         assert_eq!(titles.len(), 5);
         assert!(svg.contains("0 a&lt;b") && svg.contains("1 c"));
-        // Each task fills its own four colors of 16: 32 lines of 4 KiB in each.
+        // Task c fills four colors of each cache, with 32 of its 128 lines in each color. One more rectangle is in the key.
         let bars = document.descendants().filter(|node| node.attribute("fill") == Some(COLORS[1]));
         assert_eq!(bars.count(), 1 + 2 * 4);
     }

@@ -1,8 +1,8 @@
-//! Reports on evidence: one self-contained HTML file, or text for the terminal.
+//! Reports on evidence: one self-contained HTML file, text for the terminal, or Markdown for pages of results.
 //!
-//! Both are pure functions of the [`Evidence`] and show its sections, whatever they are about. The HTML needs neither scripts nor
-//! anything outside itself; figures are inline SVG that takes its colors from the style sheet, so the same file serves light, dark, a
-//! phone and paper.
+//! All reports are pure functions of the [`Evidence`] and show its sections, whatever they are about. The HTML needs neither
+//! scripts nor anything outside itself. Figures are inline SVG that takes its colors from the style sheet, so the same file
+//! serves light, dark, a phone and paper.
 
 mod cache;
 pub mod chart;
@@ -10,6 +10,7 @@ pub mod figure;
 pub mod heat;
 mod machine;
 pub mod map;
+mod markdown;
 mod palette;
 mod retention;
 pub mod text;
@@ -18,6 +19,7 @@ use isochrome_model::evidence::format;
 use isochrome_model::evidence::{Content, Evidence, Section, Standing, Table};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+pub use markdown::markdown;
 pub use retention::retention_sentence;
 
 /// Headline of evidence without a section.
@@ -47,7 +49,7 @@ pub fn html(evidence: &Evidence) -> String {
             }
         }
     };
-    // No control character means anything in HTML, and SVG forbids them.
+    // Control characters have no meaning in HTML, and SVG forbids them.
     page.into_string().replace(|c: char| c.is_control() && c != '\n', " ")
 }
 
@@ -144,7 +146,7 @@ fn origin(evidence: &Evidence) -> Markup {
                 dd {
                     @if evidence.raw.is_empty() { "none kept" }
                     @for file in &evidence.raw {
-                        // A leading ./ keeps a path relative, whatever it looks like.
+                        // A leading ./ makes the browser treat every path as relative.
                         div { a href=(format!("./{}", file.path)) { (file.path) } " " code.hash { (file.sha256) } }
                     }
                 }

@@ -9,7 +9,7 @@ use super::text::{plain, wrap};
 use isochrome_model::placement::{Assessment, ColorMap, ExpectedMisses, Kind, MappingColors};
 use isochrome_model::units::Bytes;
 
-/// Characters of a heat map, from no pages to as many as the fullest color of the row has.
+/// Characters of a heat map, from no pages to as many pages as the fullest color of the row has.
 const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 /// Greatest number of columns of the heat map in a terminal. If there are more colors, neighbors share a column.
 const COLUMNS: usize = 64;
@@ -54,7 +54,7 @@ pub fn text(map: &ColorMap) -> String {
         map.level,
         shape.colors,
         shape.ways,
-        // A page of lines of any size: a color holds as many pages as ways.
+        // A color holds as many pages as there are ways, whatever the line size.
         Bytes(u64::from(shape.ways) * map.page_bytes.0)
     );
     let columns = shape.colors.min(COLUMNS as u32) as usize;
@@ -81,10 +81,11 @@ pub fn text(map: &ColorMap) -> String {
     text
 }
 
-/// Describes how evenly the pages lie in the colors, and the cost of that.
+/// Describes how evenly the pages are distributed over the colors, and the expected misses.
 fn balance(total: &Assessment) -> String {
     let mut text = String::new();
-    // A large program has as many numbers of pages as colors: beyond a few per way, doublings are told apart.
+    // In a large program, every color may have another number of pages. Above four pages per way, numbers are rounded up to
+    // powers of two.
     let mut occupied = BTreeMap::<u64, u64>::new();
     for (per_way, colors) in &total.occupancy {
         *occupied.entry(if *per_way <= 4 { *per_way } else { per_way.next_power_of_two() }).or_default() += colors;
@@ -160,7 +161,7 @@ fn short_name(mapping: &MappingColors) -> &str {
 
 /// Returns the heat map of colors and mappings as an SVG file.
 pub fn svg(map: &ColorMap) -> String {
-    // The drawing has room for so many letters of a name.
+    // The drawing has room for 16 characters of a name.
     let name = |mapping: &MappingColors| plain(&format!("{:.16} {}", short_name(mapping), mapping.permissions));
     let rows =
         || map.mappings.iter().map(|m| (name(m), &m.assessment)).chain([("all together".to_owned(), &map.total)]);
@@ -241,10 +242,10 @@ mod tests {
             "libc.so.6",
             "zero (deleted) (shared memory)",
             "Movable: 12 KiB anonymous, 0 KiB private pages of files. Immovable: 20 KiB shared memory.",
-            // Five pages where two fit: three per way, rounded up; one color with one page, two with none.
+            // Five pages in two ways are three per way, rounded up. One color has one page, and two colors have none.
             "Colors by pages per way: 2 none, 1 up to 1, 1 up to 3.",
             "sum 5 of 6 pages",
-            // Evenly, six pages in four colors of two ways all fit.
+            // Evenly distributed, six pages fit into four colors of two ways.
             "in order 320 lines (balanced: 0), at random 192 lines (balanced: 0)",
         ] {
             assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(what), "{what}: {text}");

@@ -18,11 +18,11 @@ pub(super) fn section(palette: &PaletteEvidence) -> Markup {
     }
 }
 
-/// Share of its lines that a page loses to its own color, and to the worst other color, with that color.
+/// The share of a page's lines that its own color evicts; and the greatest share that another color evicts, with that color.
 type Evicted = (Option<f64>, Option<(usize, f64)>);
 
-/// Returns, for each color, the share that its pages lose to their own color, and the greatest share that they lose to another color, with that
-/// color.
+/// Returns, for each color, the share of its pages' lines that the color itself evicts, and the greatest share that another
+/// color evicts, with that color.
 fn own_and_other(palette: &PaletteEvidence) -> Vec<Evicted> {
     let finite = |share: &f64| share.is_finite();
     let rows = palette.eviction.iter().enumerate();

@@ -11,7 +11,7 @@ const KEPT: f64 = 0.1;
 ///
 /// The half-life is the wait at which the median loss of the worst measured CPU reaches one half while it waits busily.
 pub fn retention_sentence(level: &CacheLevel) -> String {
-    // For terminals too, which need no no-break spaces.
+    // The sentence is also for terminals, which need no no-break spaces.
     sentence(level).replace('\u{a0}', " ")
 }
 
@@ -126,6 +126,7 @@ mod tests {
             sharing_seen: None,
             load_ns: None,
             refill: None,
+            replacement: None,
             retention: samples
                 .iter()
                 .map(|&(waiting, us, lost_median, lost_min)| Retention {

@@ -4,7 +4,7 @@ use super::*;
 
 /// The CPU, the cache level and the method of a measurement.
 #[derive(Clone, Debug, Args)]
-pub struct Place {
+pub struct MeasurementOptions {
     /// CPU to measure on [default: the last one allowed]
     #[arg(long, value_name = "CPU")]
     pub cpu: Option<u32>,
@@ -22,13 +22,18 @@ pub struct Place {
     pub seed: Option<u64>,
 }
 
-impl Place {
-    /// Returns the defaults for this CPU and level.
-    pub fn at(cpu: Option<u32>, level: Option<u8>) -> Place {
-        Place { cpu, level, by: By::Auto, memory: None, seed: None }
+impl MeasurementOptions {
+    /// Returns the options for this CPU and level, with defaults for the rest.
+    pub fn at(cpu: Option<u32>, level: Option<u8>) -> MeasurementOptions {
+        MeasurementOptions { cpu, level, by: By::Auto, memory: None, seed: None }
     }
 
-    /// Returns the limit of the memory used.
+    /// Returns these options with another seed.
+    pub fn with_seed(self, seed: Option<u64>) -> MeasurementOptions {
+        MeasurementOptions { seed, ..self }
+    }
+
+    /// Returns the limit of memory use, by default 1 GiB.
     pub fn memory(&self) -> Bytes {
         self.memory.unwrap_or(Bytes(1 << 30))
     }
@@ -72,6 +77,17 @@ pub struct Results {
     pub raw: Option<PathBuf>,
 }
 
+/// Form of a report: HTML unless another one is chosen.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ReportForm {
+    /// Print tables for the terminal instead of HTML
+    #[arg(long)]
+    pub text: bool,
+    /// Print Markdown instead of HTML: machine, command, date and tables, for pages of results
+    #[arg(long, conflicts_with = "text")]
+    pub markdown: bool,
+}
+
 /// Sources of the colors of frames, and limits for finding frames.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Frames {
@@ -91,13 +107,13 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Returns the choice of the colors in `list`, at cache level `level`.
+    /// Returns options that choose the colors in `list` at cache level `level`, with these sources of frames.
     pub fn colors(&self, list: &str, level: Option<u8>) -> ChosenColors {
         ChosenColors { colors: Some(list.to_owned()), level, frames: self.clone(), ..ChosenColors::default() }
     }
 }
 
-/// Colors for a program, and how its pages get there.
+/// Colors for a program, and options for moving its pages onto them.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ChosenColors {
     /// Colors for the program, such as 0-3, all, or auto:4 for any four free colors
@@ -154,7 +170,7 @@ pub struct Program {
     pub workload: Option<isochrome_model::workload::Workload>,
 }
 
-/// Returns a parser of those values of `T` that `values` names, each with its meaning. The names are those of the serde form of `T`.
+/// Returns a parser for the values of `T` in `values`, which pairs the serde name of each value with its help text.
 pub fn one_of<T>(values: &[(&'static str, &'static str)]) -> impl TypedValueParser<Value = T> + use<T>
 where
     T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
@@ -163,7 +179,7 @@ where
     PossibleValuesParser::new(values).try_map(|name| serde_json::from_value(name.into()))
 }
 
-/// Returns a parser of what a task touches: data or code.
+/// Returns a parser for the kind of memory that a task touches: data or code.
 pub fn touches() -> impl TypedValueParser<Value = Touches> {
     one_of(&[("data", "Words of memory"), ("code", "Generated machine code, with one jump per line")])
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The experiments.
+/// Experiments of `isochrome lab`.
 #[derive(Debug, Subcommand)]
 pub enum Experiment {
     /// Measure how unmodified programs slow each other down, on different CPUs and on one, with and without colors or cache ways
@@ -32,12 +32,12 @@ pub enum Experiment {
                       isochrome lab workload --miss-ratio 33% --search --svg search.svg\n  isochrome lab workload --miss-ratio 33% --machine zen3 --policy lru"
     )]
     Workload(WorkloadOptions),
-    /// The cost of a cache flood to a job, with and without colors of its own.
+    /// Measurements of the cost of a cache flood to a kernel, with and without colors for its memory.
     #[command(flatten)]
     Kernel(BenchKernel),
 }
 
-/// The kernels.
+/// Kernels whose jobs are measured with and without floods of the cache.
 #[derive(Debug, Subcommand)]
 pub enum BenchKernel {
     /// Measure the cost of a flood to a digital filter, one sample per job
@@ -95,7 +95,7 @@ pub enum BenchKernel {
 pub struct RunOptions {
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
     /// Number of blocks of each condition; up to four times as many are run until 10 are accepted
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub blocks: u32,
@@ -124,8 +124,8 @@ pub enum Element {
 pub struct ConflictsOptions {
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
-    /// Number of buffers of each placing
+    pub measurement: MeasurementOptions,
+    /// Number of buffers of each kind: balanced, random and conflicting
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub buffers: u32,
     /// Number of rounds over all buffers; the shortest walk over each buffer counts
@@ -141,7 +141,7 @@ pub struct ConflictsOptions {
 pub struct CrpdOptions {
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
     /// Content of the working set
     #[arg(long, value_parser = touches(), default_value = "data")]
     pub kind: Touches,
@@ -173,7 +173,7 @@ pub struct CrpdOptions {
 pub struct SwitchOptions {
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
     /// Colors that floods avoid in partitioned conditions [default: the first half]
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,
@@ -233,7 +233,7 @@ pub struct InterferenceOptions {
 pub struct NetOptions {
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
     /// Path that the packets take [default: all paths]
     #[arg(long, value_parser = net_path())]
     pub path: Option<isochrome_lab::packets::Path>,
@@ -265,7 +265,7 @@ pub struct NetOptions {
 pub struct FloodOptions {
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
     /// Measure which share of a known victim's lines each pattern evicts, and report the worst
     #[arg(long)]
     pub verify: bool,
@@ -309,7 +309,7 @@ pub struct WorkloadOptions {
     pub locality: Locality,
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
     /// Number of blocks, each on other memory; up to four times as many are run until 10 are accepted
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
@@ -333,7 +333,7 @@ pub struct WorkloadOptions {
     pub results: Results,
 }
 
-/// Parses a share, such as `33%` or `0.33`.
+/// Returns the share that `text` states, such as `33%` or `0.33`. Fails if it is not from 0 to 1.
 fn ratio(text: &str) -> Result<f64, String> {
     let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is no share: 33% or 0.33"))?;
@@ -353,7 +353,7 @@ pub struct JobOptions {
     pub jobs: Option<u64>,
 }
 
-/// Returns a parser of the path that packets take.
+/// Returns a parser for the path that packets take.
 fn net_path() -> impl TypedValueParser<Value = isochrome_lab::packets::Path> {
     one_of(&[
         ("memory", "smoltcp and a card in memory; needs no privilege"),
@@ -362,7 +362,7 @@ fn net_path() -> impl TypedValueParser<Value = isochrome_lab::packets::Path> {
     ])
 }
 
-/// Returns a parser of the kind of locality that sets a miss ratio.
+/// Returns a parser for the kind of locality that sets a miss ratio.
 fn locality() -> impl TypedValueParser<Value = Locality> {
     one_of(&[
         ("spatial", "The task touches one to all words of every line"),

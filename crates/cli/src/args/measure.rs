@@ -108,12 +108,12 @@ pub struct ProfileOptions {
 /// Options of `demo`.
 #[derive(Debug, Args)]
 pub struct DemoOptions {
-    /// The other demonstration, if it was requested.
+    /// Demonstration other than the default one, if one was requested.
     #[command(subcommand)]
     pub of: Option<DemoOf>,
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
     /// Folder for the report
     #[arg(short, long, value_name = "DIR", default_value = "report")]
     pub output: PathBuf,
@@ -122,7 +122,7 @@ pub struct DemoOptions {
     pub quick: bool,
 }
 
-/// Other demonstrations.
+/// Demonstrations other than the default one.
 #[derive(Debug, Subcommand)]
 pub enum DemoOf {
     /// Profile, plan, run and report four programs of a robot

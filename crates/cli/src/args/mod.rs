@@ -17,6 +17,7 @@ use isochrome_model::export::Target;
 use isochrome_model::flood::Pattern;
 use isochrome_model::miss_ratio::{Locality, Touches};
 use isochrome_model::plan::{Method, Objective};
+use isochrome_model::replacement::Replacement;
 use isochrome_model::taskset::RefillChoice;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, Ns, ParseError};
@@ -38,7 +39,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Other", &["demo", "report", "generate"]),
 ];
 
-/// Former verbs, each with the verb that it belongs to now. The old command lines keep working.
+/// Former verbs, each with the verb that it is now a part of. Old command lines keep working.
 const MOVED: [(&str, &str); 4] =
     [("flood", "lab"), ("workload", "lab"), ("man", "generate"), ("completions", "generate")];
 
@@ -114,7 +115,7 @@ impl Arguments {
     }
 }
 
-/// The verbs.
+/// Verbs of the isochrome command.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Show what this machine allows, and how to allow more
@@ -245,7 +246,7 @@ pub enum Verb {
     Job(JobOptions),
     /// Make a report from evidence
     #[command(
-        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report - < evidence.json > r.html"
+        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report crpd.json --markdown -o crpd.md\n  isochrome report - < evidence.json > r.html"
     )]
     Report {
         /// Evidence file, or the folder that contains it; `-` for standard input
@@ -253,9 +254,8 @@ pub enum Verb {
         /// Write the report to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Print tables for the terminal instead of HTML
-        #[arg(long)]
-        text: bool,
+        #[command(flatten)]
+        form: ReportForm,
     },
     /// Run experiments: interference, preemption, switches, packets, floods
     #[command(

@@ -5,13 +5,13 @@ use super::*;
 /// Options of `simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateOptions {
-    /// Another question to the model, if one was asked.
+    /// Query other than a simulation of one program or scenario; `None` for a simulation.
     #[command(subcommand)]
     pub question: Option<SimulateQuestion>,
     /// The machine to model.
     #[command(flatten)]
     pub machine: ModeledMachine,
-    /// The program to run on it.
+    /// Program to run on the machine.
     #[command(flatten)]
     pub program: Program,
     /// Simulate several tasks by this scenario, a TOML file, instead of one program; `-` for standard input
@@ -25,7 +25,7 @@ pub struct SimulateOptions {
     pub output: Output,
 }
 
-/// Questions to the model.
+/// Queries other than a simulation of one program or scenario.
 #[derive(Debug, Subcommand)]
 pub enum SimulateQuestion {
     /// Count the misses of a level for each number of ways and of colors, under LRU
@@ -33,7 +33,7 @@ pub enum SimulateQuestion {
         /// Size, ways and line size of the level, such as 1M:16:64
         #[arg(long, value_name = "SIZE:WAYS:LINE", default_value = "1M:16:64")]
         level: String,
-        /// The program to run on it.
+        /// Program whose misses are counted.
         #[command(flatten)]
         program: Program,
         /// Check the miss counts at 1, half and all colors against the full simulator

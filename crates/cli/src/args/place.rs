@@ -7,7 +7,10 @@ use super::*;
 pub struct ProbeOptions {
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
+    /// Time for which the clock is watched on each CPU, for the supply that the analysis charges; 0s leaves it out
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    pub supply_time: Ns,
     /// Destination of the result.
     #[command(flatten)]
     pub output: Output,
@@ -19,7 +22,7 @@ pub struct ProbeOptions {
 pub struct PaletteOptions {
     /// The CPU, the cache level and the method.
     #[command(flatten)]
-    pub place: Place,
+    pub measurement: MeasurementOptions,
     /// Number of pages to classify [default: 8192; with --save all pages of --memory]
     #[arg(long, value_name = "N")]
     pub pages: Option<usize>,
@@ -87,10 +90,10 @@ pub struct RecolorOptions {
     /// Process to recolor
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: i32,
-    /// The colors, and how pages get there.
+    /// Colors for the process, and options for moving its pages onto them.
     #[command(flatten)]
     pub colors: ChosenColors,
-    /// Recolor its descendants as well
+    /// Recolor the descendants of the process as well
     #[arg(long)]
     pub tree: bool,
     /// Report what would be moved and touched, and how long that takes, without doing it
@@ -107,7 +110,7 @@ pub struct RecolorOptions {
 /// Options of `exec`.
 #[derive(Debug, Args)]
 pub struct ExecOptions {
-    /// The colors, and how pages get there.
+    /// Colors for the program, and options for moving its pages onto them.
     #[command(flatten)]
     pub colors: ChosenColors,
     /// CPUs that the program may run on
@@ -126,10 +129,10 @@ pub struct ExecOptions {
     /// Time between two checks of the program's pages
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Ns,
-    /// Do not move programs that it starts
+    /// Do not move programs that the program starts
     #[arg(long)]
     pub no_follow_forks: bool,
-    /// Do not start the program if it cannot get its colors now, instead of running it without
+    /// Do not start the program if it cannot get its colors now, instead of running it without them
     #[arg(long)]
     pub strict: bool,
     /// Start the program and report what would be moved and touched, and how long that takes, without doing it

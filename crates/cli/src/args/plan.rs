@@ -24,6 +24,25 @@ pub struct TaskSetFile {
     /// Time to refill a partition: one of the file (clean, dirty, serial) or another time [default: the longer of clean and dirty]
     #[arg(long, value_name = "TIME")]
     pub refill: Option<RefillChoice>,
+    /// What to assume of the replacement policy, instead of what the file says: lru; or any, for which no tasks can share partitions
+    #[arg(long, value_name = "POLICY")]
+    pub replacement: Option<Replacement>,
+    /// Probed machine whose replacement policy to compare with that [default: what the profile says]
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Supply of the CPUs that bounds charge: measured, as `probe` observed it and the file holds it; or full, if no CPU is ever withheld
+    /// [default: measured if the file has it]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub supply: Option<Supply>,
+}
+
+/// Supply of the CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Supply {
+    /// What a spinning clock saw of each CPU
+    Measured,
+    /// The whole CPU at any time
+    Full,
 }
 
 /// Options of `plan`.
@@ -106,7 +125,7 @@ pub struct ExportOptions {
     /// Number of the cache that serves each core of the plan, in order; a single number is for all cores
     #[arg(long, value_name = "LIST", default_value = "0")]
     pub cache_id: String,
-    /// Number of ways of the cache [default: as resctrl of this machine says]
+    /// Number of ways of the cache [default: as resctrl of this machine reports]
     #[arg(long, value_name = "N")]
     pub ways: Option<u32>,
     /// Fewest ways of a mask (min_cbm_bits of resctrl)
@@ -173,7 +192,7 @@ pub enum Policy {
     Deadline,
 }
 
-/// What to compare a run with.
+/// Condition that a run is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompareWith {
     /// The same set without partitions

@@ -1,4 +1,4 @@
-//! `isochrome demo taskset`: the robot's task set from its sources to the evidence of a run.
+//! `isochrome demo taskset`: takes the robot's task set from its sources to the evidence of a run.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -25,10 +25,12 @@ const SOURCES: [(&str, &str); 7] =
 /// Line of the task set that names its CPUs.
 const CPUS: &str = "cpus = \"1\"";
 
-/// Carries out all steps in `options.output`, by commands that anybody can give. `@` stands for the folder in them.
+/// Carries out all steps of the demonstration in the folder `options.output`, each by an ordinary command line. `@` stands for the folder in
+/// these command lines.
 ///
-/// The colors are found anew even where some are saved: those go stale as the host moves frames. 2 GiB of them are enough, as the programs
-/// need 16 times less, and all memory of a large machine would take minutes. The profile rests on 299 jobs of each point.
+/// The colors are measured again even if some are saved, because saved colors become wrong when the host moves frames. The colors of 2 GiB are
+/// enough: the programs need 16 times less, and measuring all memory of a large machine would take minutes. With `--exceed 1e-2` the profile
+/// needs 299 jobs at each point.
 pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
     let begin = Instant::now();
     let DemoTasksetOptions { output: folder, duration, margin, seed } = options;
@@ -58,7 +60,7 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
             None => OsString::from(word),
         });
         verdict = carry_out(Arguments::of(std::iter::once("isochrome".into()).chain(words))?.verb)?;
-        // Colors that cannot be saved now are measured where they are needed.
+        // The first step may fail: colors that cannot be saved now are measured by the steps that need them.
         if number > 0 && !matches!(verdict, Verdict::Holds) || interrupt::interrupted() {
             break;
         }

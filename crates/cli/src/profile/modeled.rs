@@ -1,4 +1,4 @@
-//! Execution times without a machine: a trace of one job, on a modeled machine, against its share of the colors.
+//! Execution times on a modeled machine: simulates the trace of one job of each task with each share of the colors.
 
 use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
@@ -15,7 +15,7 @@ use crate::args::{ProfileOptions, Program};
 use crate::files;
 use crate::simulate::{TOO_MANY_COLORS, each_batch, named_machine};
 
-/// Memory of a modeled machine: so much that it is never a limit.
+/// Memory of a modeled machine: so much that it never limits a plan.
 const MEMORY: Bytes = Bytes(64 << 30);
 
 /// Returns the profile of the tasks on the modeled machine, from a trace of each.
@@ -35,7 +35,7 @@ pub fn run(options: &ProfileOptions, name: &str, declared: Declared, text: &str)
         "--partitions {partitions} are more than the {colors} colors of {}",
         level.cache.name
     );
-    // One miss after the other, each answered by memory: nobody says that a level between holds the line.
+    // Misses come one after the other and memory answers each, because nothing guarantees that a level in between holds the line.
     let between: u64 = machine.timing.read_cycles.iter().skip(number - 1).sum();
     let miss_cycles = between + machine.timing.memory_read_cycles;
     let geometry = level.cache.geometry;
@@ -58,8 +58,7 @@ pub fn run(options: &ProfileOptions, name: &str, declared: Declared, text: &str)
     profile.measure(
         request,
         |task, partitions, _| {
-            let trace =
-                &traces[periodic.iter().position(|place| *place == task).expect("only periodic tasks are measured")];
+            let trace = &traces[periodic.iter().position(|of| *of == task).expect("only periodic tasks are measured")];
             let (cycles, misses) = job(&machine, number, colors, partitions, trace)?;
             let time = nanoseconds(cycles);
             let longest = HighWaterMark { value: time, n: 1, last_rose_at: 1 };

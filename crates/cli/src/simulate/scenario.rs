@@ -1,4 +1,4 @@
-//! `isochrome simulate --scenario`: several tasks on a modeled machine.
+//! `isochrome simulate --scenario`: simulates several tasks on a modeled machine.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn outcome_text(outcome: &Outcome) -> String {
         &outcome.tasks
     {
         let _ = write!(text, "{name} on CPU {cpu}: {jobs} jobs, {accesses} accesses, {cycles} cycles, {pages} pages");
-        for (count, what) in [(*preempted, "times pre-empted"), (*releases_lost, "releases lost")] {
+        for (count, what) in [(*preempted, "times preempted"), (*releases_lost, "releases lost")] {
             if count > 0 {
                 let _ = write!(text, ", {count} {what}");
             }

@@ -11,7 +11,7 @@ pub fn bench_crpd_of_data() -> Outcome {
     // Exit code 2, a threshold that was not reached, is an answer too.
     let output = if output.status.code() == Some(2) { output } else { judged(output)? };
     let result = json(&output);
-    // 5, 45, 50, 90, 100 and 130 %, two walks, partitioned and not.
+    // There are points for 5, 45, 50, 90, 100 and 130 %, for two walks, with and without partitions.
     let points = result["points"].as_array().unwrap();
     assert_eq!(points.len(), 6 * 2 * 2);
     let interval = |percent: u64, partitioned: bool| {
@@ -28,8 +28,8 @@ pub fn bench_crpd_of_data() -> Outcome {
     if half[0] <= 0.0 {
         return Err(NotRun(format!("no delay can be told from noise at 50 % of the partition: {half:?} ns")));
     }
-    // Each delay is a flood less its control, with its interval. A tenth of the lines, or lines in colors of their own, must not be delayed
-    // longer.
+    // Each delay is the time after a flood less that of its control, with its interval. A tenth of the lines, or lines in colors of their own,
+    // must not be delayed longer.
     assert!(half[1] > small[0], "{half:?} ns at 50 %, {small:?} at 5 %");
     assert!(half[1] > own[0], "{half:?} ns unpartitioned, {own:?} partitioned");
     Ok(())
@@ -43,7 +43,7 @@ pub fn bench_crpd_of_code() -> Outcome {
     command.arg(&evidence);
     let result = json(&output(command)?);
     assert_eq!(result["touches"], "code");
-    // 5, 50, 100 and 130 %, two walks, partitioned and not.
+    // There are points for 5, 50, 100 and 130 %, for two walks, with and without partitions.
     let points = result["points"].as_array().unwrap();
     assert_eq!(points.len(), 4 * 2 * 2);
     assert!(points.iter().all(|point| point["pass_ns"].as_f64().unwrap() > 0.0), "{result}");
@@ -84,7 +84,7 @@ pub fn bench_interference() -> Outcome {
         let beside = row["together"].as_f64().unwrap() - row["control"].as_f64().unwrap();
         assert!(blocks > 1 || (beside - row["interference"].as_f64().unwrap()).abs() < 1e-9, "{row}");
     }
-    // Every block has a run alone, one beside others that spin, and one beside programs.
+    // Every block has a run alone, one beside other programs that spin, and one beside the programs themselves.
     let blocks: u64 = rows.iter().map(|row| row["blocks"].as_u64().unwrap()).sum();
     assert_eq!(std::fs::read_to_string(&raw).unwrap().lines().count() as u64, 1 + 3 * blocks);
     assert!(reported(&evidence).contains("What programs cost each other"));
@@ -120,7 +120,7 @@ pub fn bench_filter() -> Outcome {
     }
     counts.retain(|n| *n > 0);
     assert!(counts.iter().all(|n| *n == counts[0]), "{counts:?}");
-    // Every job of every block is in the raw file: four conditions, both kinds, times whatever rounds were needed.
+    // Every job of every block is in the raw file: four conditions and both kinds, times the number of rounds.
     let lines = std::fs::read_to_string(&raw).unwrap().lines().count() - 1;
     assert!(lines >= 4 * 4 * 2 * 5 && lines.is_multiple_of(4 * 4 * 2 * 5), "{lines}");
     assert!(isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap().status.success());
@@ -163,8 +163,9 @@ pub fn bench_switch() -> Outcome {
         assert!(row["blocks_quiet"].as_u64() <= row["blocks"].as_u64());
     }
     assert!(reported(&evidence).contains("What passing the CPU costs"));
-    // Five blocks are too few for a conclusion.
-    assert_eq!(output.status.code(), Some(3), "{result}");
+    // Five blocks are too few for a conclusion. If some were disturbed, there were more rounds, and there may be enough.
+    let few = rows.iter().any(|row| row["blocks_quiet"].as_u64().unwrap() < 6);
+    assert!(!few || output.status.code() == Some(3), "{result}");
     Ok(())
 }
 

@@ -27,7 +27,7 @@ pub fn judged(output: Output) -> Result<Output, NotRun> {
         // Other programs may have taken some of the 64 MiB that were measured.
         "the palette cannot be tested",
         "frame numbers read as zero",
-        // On a busy machine it takes longer until a program is on its colors.
+        // On a busy machine, moving a program onto its colors may take longer than the warm-up.
         "longer than its warm-up",
     ];
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -79,7 +79,7 @@ impl Nobody {
         command
     }
 
-    /// Returns a command that runs `program` as that user.
+    /// Returns a command that runs `program` as the unprivileged user.
     pub fn program(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]);
@@ -101,7 +101,7 @@ pub fn reported(evidence: &std::path::Path) -> String {
     String::from_utf8(report.stdout).unwrap()
 }
 
-/// Ends the test as ignored if the tool came to no conclusion, with the reason.
+/// Fails with a reason to ignore the test if the tool came to no conclusion.
 pub fn conclusive(output: &Output) -> Result<(), NotRun> {
     if output.status.code() != Some(3) {
         return Ok(());

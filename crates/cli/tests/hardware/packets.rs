@@ -64,7 +64,7 @@ pub fn bench_net() -> Outcome {
     Ok(())
 }
 
-/// Makes kernel settings read-only, as in a container.
+/// Checks that packets cross a TAP device while kernel settings are read-only, as in a container.
 pub fn bench_net_read_only() -> Outcome {
     const SETTINGS: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
     let small = ["lab", "net", "--path", "tap", "--sizes", "64", "--blocks", "2", "--packets", "2", "--json"];

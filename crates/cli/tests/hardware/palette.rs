@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fixture::{Nobody, conclusive, isochrome, json, output};
 use crate::trial::{NotRun, Outcome};
 
-/// Checks what must hold of any palette: pages add up, and the exit code is 0 exactly if nothing is in doubt.
+/// Checks what must hold of any palette: the pages add up, and the exit code is 0 only if nothing is in doubt.
 fn check_palette(output: &Output, pages: u64) -> Value {
     let palette = json(output);
     let per_color: Vec<u64> = palette["per_color"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
@@ -29,7 +29,7 @@ pub fn palette_by_timing() -> Outcome {
     certain(&palette)
 }
 
-/// Ends the test as ignored if the tool doubts its own measurement, with the reason.
+/// Fails with a reason to ignore the test if the tool doubts its own measurement.
 fn certain(palette: &Value) -> Outcome {
     match palette["doubts"].as_array().unwrap().first() {
         Some(doubt) => Err(NotRun(format!("inconclusive: {doubt}"))),
@@ -56,7 +56,7 @@ pub fn palette_unprivileged() -> Outcome {
     certain(&palette)
 }
 
-/// Saves a palette of 64 MiB in a folder of its own.
+/// Saves a palette of 64 MiB and returns the runtime folder that holds it.
 fn saved_palette() -> Result<tempfile::TempDir, NotRun> {
     let folder = tempfile::tempdir().unwrap();
     let mut command = isochrome(&["palette", "--save", "--memory", "64M", "--json"]);

@@ -21,7 +21,7 @@ pub fn exec_as_root() -> Outcome {
     lies_in_four_colors(exec, &folder.path().join("outcome"))
 }
 
-/// A program that `exec` moves to four colors lies on these colors by eviction tests too, without any earlier measurement.
+/// Checks by eviction tests that a program lies on the four colors to which `exec` moved it, without any earlier measurement.
 fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome {
     exec.args(["--colors", "0-3", "--interval", "200ms", "-o"]).arg(outcome);
     exec.args(["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "status=none"]);
@@ -32,7 +32,7 @@ fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome 
         std::thread::sleep(Duration::from_millis(50));
     }
     let in_time = outcome.exists();
-    // The program gets the signal and ends by it.
+    // `exec` passes the signal on to the program, which ends by it.
     assert!(Command::new("kill").arg(program.id().to_string()).status().unwrap().success());
     let message = std::io::read_to_string(program.stderr.take().unwrap()).unwrap();
     program.wait().unwrap();
@@ -54,13 +54,13 @@ fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome 
     let (on_color, off_color) = (count(&outcome["on_color"]), count(&outcome["off_color"]));
     let [pages, verified] = ["pages", "right"].map(|key| count(&outcome["verified"][key]));
     println!("{on_color} pages on color, {off_color} off color; by eviction tests {verified} of {pages}; {outcome}");
-    // The buffer of 64 MiB.
+    // The buffer of 64 MiB has 16384 pages.
     assert!(on_color >= 16384 && on_color as f64 >= 0.99 * (on_color + off_color) as f64, "{outcome}");
     assert!(pages > 0 && verified as f64 >= 0.99 * pages as f64, "{outcome}");
     Ok(())
 }
 
-/// While a program grows, the tool notices pages of known color that got other frames, as when the kernel moves their contents.
+/// Checks that `exec` notices when pages of known color get other frames while its program grows, as when the kernel moves their contents.
 pub fn exec_after_loss() -> Outcome {
     let folder = in_memory()?;
     let outcome = folder.path().join("outcome");
@@ -83,7 +83,7 @@ pub fn exec_after_loss() -> Outcome {
         std::fs::copy(path, &copy).and_then(|_| std::fs::rename(&copy, path)).unwrap();
     }
     program.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
-    // Wait, however long it takes, until new pages have replaced them and the program is on its colors again.
+    // Wait, however long it takes, until new pages have replaced the lost ones and the program is on its colors again.
     let begin = Instant::now();
     while (pages() == before || pages().len() > 1) && begin.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(50));
@@ -101,7 +101,7 @@ pub fn exec_after_loss() -> Outcome {
     Ok(())
 }
 
-/// `exec` leaves pages alone that a `recolor` has moved. Once it moved each of them again, and counted all pages as drifted.
+/// Checks that `exec` neither moves the pages again that a `recolor` has moved, nor counts them as drifted.
 pub fn exec_stands_aside() -> Outcome {
     let folder = in_memory()?;
     let outcome = folder.path().join("outcome");
@@ -126,7 +126,7 @@ pub fn exec_stands_aside() -> Outcome {
             let mut recolor = isochrome(&["recolor", pid.trim(), "--colors", colors, "--json"]);
             recolor.env("ISOCHROME_RUNTIME_DIR", folder.path());
             let recolored = output(recolor);
-            // Several rounds of the watch.
+            // `exec` checks the pages several times meanwhile.
             std::thread::sleep(Duration::from_millis(500));
             recolored
         })

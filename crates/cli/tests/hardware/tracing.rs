@@ -1,4 +1,4 @@
-//! Tests of the accesses that tools record of a program.
+//! Tests of recording the memory accesses of a program.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fixture::isochrome;
 use crate::trial::{NotRun, Outcome};
 
-/// A program without a library, at addresses known beforehand: 3000 loads and 2000 stores of 4 bytes in an array of 1000.
+/// A program without a library that accesses an array in a page of its own: 3000 loads and 2000 stores of 4 bytes.
 const PROGRAM: &str = "
 __attribute__((section(\".bss.array\"), aligned(4096))) volatile unsigned array[1024];
 void _start(void) {

@@ -1,21 +1,28 @@
 //! Tests of watching tasks over time.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::fixture::{Nobody, isochrome, json};
 use crate::trial::{NotRun, Outcome};
+
+/// Returns the result of `command`. An error that names `lacking` is a reason to ignore the test.
+fn watched(mut command: Command, lacking: &str) -> Result<Value, NotRun> {
+    let output = command.output().expect("the command starts");
+    let message = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(1) && message.contains(lacking) {
+        return Err(NotRun(message.lines().next().unwrap_or_default().to_owned()));
+    }
+    Ok(json(&output))
+}
 
 pub fn watch() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let mut command = isochrome(&["watch", "--json", "--duration", "2s", "--record"]);
     command.arg(&record).args(["--", "sh", "-c", "for i in 1 2 3 4 5; do sleep 0.1; done"]);
-    let output = command.output().expect("the command starts");
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.code() == Some(1) && message.contains("events") {
-        return Err(NotRun(message.lines().next().unwrap_or_default().to_owned()));
-    }
-    let result = json(&output);
+    let result = watched(command, "events")?;
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
     // The watch begins before the shell. The shell sleeps while each of its five children runs; each child becomes `sleep`, sleeps, and
     // ends. Some kernels do not report a switch from the idle task. A child that ran only on an otherwise idle CPU then has no slice, or
@@ -27,7 +34,7 @@ pub fn watch() -> Outcome {
     let replayed = isochrome(&["watch", "--json", "--replay", record.to_str().unwrap()]).output().unwrap();
     let replayed = json(&replayed);
     assert_eq!(replayed["tasks"], result["tasks"]);
-    // The record also holds what was known of the watch as a whole.
+    // The record also has the notes and the cost of the watch as a whole.
     assert_eq!(replayed["notes"], result["notes"]);
     let [reported, again] = [&result, &replayed].map(|of| of["cost"]["cpu_share"].as_f64().unwrap());
     assert!(reported > 0.0 && (reported - again).abs() < 1e-9, "{reported} {again}");
@@ -41,12 +48,8 @@ pub fn watch_unprivileged() -> Outcome {
     let evidence = nobody.0.path().join("runtime/watch.json");
     let program = ["--", "sh", "-c", "for i in 1 2 3 4 5; do sleep 0.1; done"];
     let mut command = nobody.command(&["watch", "--json", "--duration", "2s", "-o", evidence.to_str().unwrap()]);
-    let output = command.args(program).output().expect("the command starts");
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.code() == Some(1) && message.contains("perf_event_paranoid") {
-        return Err(NotRun(message.lines().next().unwrap_or_default().to_owned()));
-    }
-    let result = json(&output);
+    command.args(program);
+    let result = watched(command, "perf_event_paranoid")?;
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
     let named = |name: &str| tasks.iter().filter(|task| task["name"] == name).count();
     // The watch begins before the shell, so it sees the shell and all that it starts, and nothing else.
@@ -57,14 +60,14 @@ pub fn watch_unprivileged() -> Outcome {
     let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
     assert!(String::from_utf8_lossy(&report.stdout).contains("What tasks did over time"));
 
-    // The user may watch an own process that started before, with its threads, but no process of another user.
+    // The user may watch their own process that started before, with its threads, but no process of another user.
     let mut sleeper = nobody.program("sh").args(["-c", "while :; do sleep 0.05; done"]).spawn().unwrap();
     let pid = sleeper.id().to_string();
     let own = nobody.command(&["watch", "--json", "--duration", "1s", &pid]).output().unwrap();
     let strangers =
         nobody.command(&["watch", "--json", "--duration", "1s", &std::process::id().to_string()]).output().unwrap();
     let everybody = nobody.command(&["watch", "--cpu", "0", "--duration", "1s"]).output().unwrap();
-    // The process may have ended.
+    // The process may have ended, so errors are ignored.
     let _ = sleeper.kill();
     let _ = sleeper.wait();
     assert!(json(&own)["tasks"][&pid]["slices"].as_u64().unwrap() >= 3, "{own:?}");
@@ -76,18 +79,13 @@ pub fn watch_unprivileged() -> Outcome {
 }
 
 pub fn watch_polls() -> Outcome {
-    let mut command = isochrome(&["watch", "--json", "--duration", "1s", "--cpu", "0", "--poll", "500Hz"]);
-    let output = command.output().expect("the command starts");
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.code() == Some(1) && message.contains("events") {
-        return Err(NotRun(message.lines().next().unwrap_or_default().to_owned()));
-    }
-    let result = json(&output);
+    let command = isochrome(&["watch", "--json", "--duration", "1s", "--cpu", "0", "--poll", "500Hz"]);
+    let result = watched(command, "events")?;
     // A host that takes the CPU away makes polls rarer, never more frequent.
     let polls = result["cost"]["polls_per_second"].as_f64().unwrap();
     assert!((50.0..=510.0).contains(&polls), "{result}");
     assert!(result["cost"]["cpu_share"].as_f64().unwrap() > 0.0);
-    // The task that polls is itself watched.
+    // The task that polls is watched too.
     let poll = result["tasks"].as_object().unwrap().values().find(|task| task["name"] == "poll").unwrap();
     assert!(poll["slices"].as_f64().unwrap() >= 0.9 * polls, "{result}");
     Ok(())

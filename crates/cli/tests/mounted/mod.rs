@@ -1,4 +1,4 @@
-//! File systems of the kernel, imitated in user space by FUSE for machines without them: resctrl, by the tree of the tests of `host`, and
+//! File systems of the kernel, imitated in user space by FUSE for machines without them: resctrl, with the state from the tests of `host`, and
 //! cgroup v2 with cpuset.
 
 #![allow(dead_code, reason = "no test uses all of it")]
@@ -20,7 +20,7 @@ use fuser::{
 use crate::kernel::State;
 use crate::trial::NotRun;
 
-/// Time for which the kernel may cache entries: none, so that it asks every time.
+/// Time for which the kernel may cache entries: none, so that it requests them every time.
 const NOW: Duration = Duration::ZERO;
 
 /// Contents and behavior of a tree of files. Paths are relative to the root.
@@ -41,7 +41,7 @@ impl Tree for State {
     }
 
     fn write(&mut self, path: &str, text: &str, by: u32) -> io::Result<()> {
-        // 0 is who writes.
+        // 0 stands for the thread that writes.
         if text.trim() == "0" { State::write(self, path, &by.to_string()) } else { State::write(self, path, text) }
     }
 
@@ -65,9 +65,9 @@ impl Tree for State {
 /// A cgroup v2 with the cpuset controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Whether groups have the controller's files.
+    /// Whether the controller is enabled, so that groups have its files.
     pub switched_on: bool,
-    /// Groups by name: CPUs, partition type, processes.
+    /// CPUs, partition type and processes of each group, by its name.
     pub groups: BTreeMap<String, (String, String, Vec<String>)>,
     /// Reason why partitions are invalid.
     pub invalid: Option<String>,
@@ -271,12 +271,12 @@ impl<T: Tree> Filesystem for Served<T> {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        // A shell opens files to be cut.
+        // A shell truncates a file when it opens it, which changes nothing here.
         self.getattr(request, number, handle, reply);
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Files have no size, as those of the kernel.
+        // The files report no size, like those of the kernel, so reads must bypass the page cache.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -342,7 +342,7 @@ impl<T: Tree> Filesystem for Served<T> {
     }
 
     fn readdir(&self, _: &Request, number: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        // Of no other folder is it asked what lies in it, nor for files.
+        // Only the folders in the root are ever listed, so other folders and files are left out.
         let folders = if number == INodeNo::ROOT { self.state.lock().unwrap().folders() } else { Vec::new() };
         let names = folders.into_iter().map(|folder| (folder, FileType::Directory));
         for (index, (name, kind)) in names.enumerate().skip(offset as usize) {

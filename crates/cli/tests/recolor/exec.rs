@@ -99,7 +99,7 @@ pub fn exec_goes_along(fixture: &Fixture) -> Outcome {
     let outcome: Value = serde_json::from_str(&fs::read_to_string(outcome).unwrap()).unwrap();
     assert_eq!(outcome["errors"], serde_json::json!([]), "{outcome}");
     println!("{outcome}");
-    // A sweep stops the process several times. If another program begins between two stops, the sweep is abandoned and does no harm.
+    // A sweep stops the process several times. If another program begins between two stops, the sweep is abandoned without harm.
     match outcome["sweeps"].as_u64().unwrap() {
         0..=5 => Err(NotRun("the machine was too busy for sweeps in between programs".to_owned())),
         _ => Ok(()),
@@ -147,7 +147,7 @@ pub fn exec_follows(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Programs as Debian packages them: package, program, arguments, and input.
+/// Checks that programs from Debian packages give the same output on their colors.
 pub fn real_programs(fixture: &Fixture) -> Outcome {
     let sql = "create table t(a integer primary key, b text, c real);\
                with recursive n(i) as (select 1 union all select i+1 from n where i<60000) insert into t select i, hex(i*7919), i/3.0 from n;\
@@ -174,7 +174,7 @@ pub fn real_programs(fixture: &Fixture) -> Outcome {
         let colored = command.args(&arguments).output().unwrap();
         let message = String::from_utf8_lossy(&colored.stderr).into_owned();
         assert_eq!(colored.status.code(), plain.status.code(), "{program}: {message}");
-        // Latencies differ from run to run; their number must not.
+        // The latencies that cyclictest prints differ from run to run; the number of its lines must not.
         let comparable = |text: &[u8]| {
             let text = String::from_utf8_lossy(text).into_owned();
             if program == "cyclictest" { format!("{} lines", text.lines().count()) } else { text }

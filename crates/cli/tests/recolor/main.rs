@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         fixture_trial("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", moving::drought),
         fixture_trial("a_program_with_many_mappings_stands_still_for_short_times", moving::many_mappings),
         fixture_trial("a_large_mapping_that_may_only_be_read_is_recolored_in_few_pauses", moving::large_library),
+        fixture_trial("a_program_that_ends_as_it_is_recolored_leaves_no_journal", torture::ending),
         fixture_trial("a_recoloring_ends_when_it_is_asked_to", torture::interrupted),
         fixture_trial("what_may_be_written_to_by_the_kernel_is_recolored_but_for_what_is_pinned", moving::asynchronous),
         fixture_trial("what_must_not_be_touched_is_refused_and_goes_on", refusing::refusals),

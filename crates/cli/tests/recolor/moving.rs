@@ -12,7 +12,8 @@ use crate::refusing::outside;
 use crate::target::{json, left_behind, on_color, pauses_of, rounds, succeeding, sum};
 use crate::trial::{NotRun, Outcome};
 
-/// Nobody opens the other end of the FIFO, so the program waits in open(2) and has reserved a descriptor that is not open yet.
+/// Checks that a program is recolored while it waits in open(2). No process opens the other end of the FIFO, so the program has reserved a
+/// descriptor that is not open yet.
 pub fn opening(fixture: &Fixture) -> Outcome {
     let fifo = fixture.path("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo starts").success());
@@ -26,7 +27,7 @@ pub fn opening(fixture: &Fixture) -> Outcome {
         assert!(begin.elapsed() < Duration::from_secs(10), "the program does not wait");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The move method that is dangerous for memory that the kernel writes to meanwhile.
+    // This selects the move method that is dangerous for memory that the kernel writes to meanwhile.
     let (report, moved) = fixture.moved(process.id(), "0-3", |command| {
         command.env("ISOCHROME_WITHOUT_MOVE", "1");
     });
@@ -38,7 +39,8 @@ pub fn opening(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// A program holds the frames of one color in 1 GiB and gives back all others. The kernel hands out those first.
+/// Checks that a program gets frames of a color although another program holds the frames of this color in 1 GiB. That program has given back
+/// all its other frames, and the kernel hands those out first.
 pub fn drought(fixture: &Fixture) -> Outcome {
     let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if thp.is_empty() || thp.contains("[never]") {
@@ -73,7 +75,7 @@ pub fn many_mappings(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Making a whole mapping writable once took as long as a pause may last, so that each pause moved a single page.
+/// Checks that many pages are moved per pause. Making the whole mapping writable at once would take as long as a pause may last.
 pub fn large_library(fixture: &Fixture) -> Outcome {
     let target = fixture.target("library")?;
     target.goes_on();
@@ -95,7 +97,7 @@ pub fn large_library(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Fills tables with random bytes in 24 threads and checks the sum of each before it is dropped.
+/// A program that fills tables with random bytes in 24 threads, and checks the sum of each table before it is dropped.
 const JAVA: &str = r#"
 import java.util.Random;
 import java.util.zip.CRC32;
@@ -201,7 +203,7 @@ pub fn asynchronous(fixture: &Fixture) -> Outcome {
 }
 
 pub fn dry_run_and_second_sweep(fixture: &Fixture) -> Outcome {
-    // After a fork the program gets other frames for what it writes next, which would be counted too.
+    // This target does not fork. After a fork a program gets other frames for what it writes next, and these would be counted too.
     let target = fixture.target("alone")?;
     target.goes_on();
     let mut dry = fixture.recolor(target.pid(), "5-8");

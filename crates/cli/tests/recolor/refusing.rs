@@ -11,12 +11,6 @@ use crate::target::left_behind;
 use crate::trial::{NotRun, Outcome};
 
 pub fn refusals(fixture: &Fixture) -> Outcome {
-    let refused = |mut command: Command, what: &str| {
-        let output = command.output().unwrap();
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{message}");
-        assert!(message.contains(what) && message.contains("hint:"), "`{what}` is not in: {message}");
-    };
     let target = fixture.target("torture")?;
     target.goes_on();
     let pid = target.pid();
@@ -31,6 +25,24 @@ pub fn refusals(fixture: &Fixture) -> Outcome {
     little.args(["recolor", &pid.to_string(), "--colors", "3", "--max-memory", "64K", "--trust-palette", "--palette"]);
     little.arg(fixture.path("bits.json"));
     refused(little, "the limit is 64 KiB");
+    unusable_palettes(fixture, pid);
+    nobody_is_refused(fixture, pid);
+    let mut untried = protected_programs(fixture);
+    untried.extend(small_program_is_refused(fixture));
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0));
+    if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("the others are refused: {}", untried.join("; ")))) }
+}
+
+/// Checks that `command` fails, says `what`, and gives a hint.
+fn refused(mut command: Command, what: &str) {
+    let output = command.output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains(what) && message.contains("hint:"), "`{what}` is not in: {message}");
+}
+
+fn unusable_palettes(fixture: &Fixture, pid: u32) {
     for (palette, what) in [
         (r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"hidden"}"#, "holds no colors of frames"),
         (
@@ -53,6 +65,10 @@ pub fn refusals(fixture: &Fixture) -> Outcome {
         command.args(["recolor", &pid.to_string(), "--colors", "3", "--palette"]).arg(path);
         refused(command, what);
     }
+}
+
+/// Checks what a user without privileges is told about a process of another user, and about one of its own.
+fn nobody_is_refused(fixture: &Fixture, pid: u32) {
     let as_nobody = || {
         let mut nobody = Command::new("setpriv");
         nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]);
@@ -80,6 +96,10 @@ pub fn refusals(fixture: &Fixture) -> Outcome {
     }
     refused(by_nobody(own.id()), "frame numbers read as zero");
     own.kill().and_then(|()| own.wait()).unwrap();
+}
+
+/// Checks that programs which isochrome must not touch are as they were before. Returns why some could not be started.
+fn protected_programs(fixture: &Fixture) -> Vec<String> {
     let mut untried = Vec::new();
     for (mode, what) in [
         ("seccomp", "is not allowed the system call `restart_syscall`"),
@@ -95,23 +115,24 @@ pub fn refusals(fixture: &Fixture) -> Outcome {
             Err(NotRun(why)) => untried.push(why),
         }
     }
-    match small_program(fixture) {
-        Some(mut other) => {
-            // The program counts as started while the kernel still maps it.
-            let begin = Instant::now();
-            while !outside(other.id()).0.contains("[vdso]") && begin.elapsed() < Duration::from_secs(2) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            let before = outside(other.id());
-            refused(fixture.recolor(other.id(), "0-3"), "32-bit program");
-            assert_eq!((outside(other.id()), other.try_wait().unwrap()), (before, None));
-            other.kill().and_then(|()| other.wait()).unwrap();
-        }
-        None => untried.push("32-bit programs do not run here".to_owned()),
+    untried
+}
+
+/// Checks that a 32-bit program is as it was before. Returns the reason if none could be started.
+fn small_program_is_refused(fixture: &Fixture) -> Option<String> {
+    let Some(mut other) = small_program(fixture) else {
+        return Some("32-bit programs do not run here".to_owned());
+    };
+    // The program counts as started while the kernel still maps it.
+    let begin = Instant::now();
+    while !outside(other.id()).0.contains("[vdso]") && begin.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(5));
     }
-    let counts = target.goes_on();
-    assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0));
-    if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("the others are refused: {}", untried.join("; ")))) }
+    let before = outside(other.id());
+    refused(fixture.recolor(other.id(), "0-3"), "32-bit program");
+    assert_eq!((outside(other.id()), other.try_wait().unwrap()), (before, None));
+    other.kill().and_then(|()| other.wait()).unwrap();
+    None
 }
 
 pub fn filtered(fixture: &Fixture) -> Outcome {
@@ -123,7 +144,7 @@ pub fn filtered(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Returns what a recoloring would change of a process and others can see: its mappings, its threads, and its tracer.
+/// Returns the externally visible state of a process that a recoloring would change: its mappings, its number of threads, and its tracer.
 pub fn outside(pid: u32) -> (String, usize, String) {
     let text = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let tracer = text("status").lines().find(|line| line.starts_with("TracerPid")).unwrap().to_owned();

@@ -50,7 +50,7 @@ impl Fixture {
         json(&succeeding(command))["repaired"].as_bool().unwrap()
     }
 
-    /// Builds the target with the machine's C compiler.
+    /// Builds the target with the machine's C compiler, and starts it in `mode`.
     pub fn target(&self, mode: &str) -> Result<Target, NotRun> {
         let program = self.path("target");
         if !program.exists() {
@@ -86,12 +86,12 @@ pub struct Target {
     counts: PathBuf,
     /// Whether the process forks.
     forks: bool,
-    /// Number of its threads that write memory.
+    /// Number of threads that count themselves in [`Counts::areas`] once they have begun.
     pub areas: u64,
     _output: BufReader<std::process::ChildStdout>,
 }
 
-/// Counts of a target; its source explains them.
+/// Counts that a target keeps; its source explains them.
 #[derive(Debug)]
 pub struct Counts {
     pub rounds: u64,
@@ -153,8 +153,8 @@ impl Drop for Target {
 
 /// Runs a command that must succeed once every thread of the program can be stopped, and returns its output.
 ///
-/// One thread of the target joins huge pages. Meanwhile it waits for the kernel's own threads, and no signal reaches it. The tool must say
-/// so and change nothing. This function tries again until the thread is back; any other failure fails the test.
+/// One thread of the target joins huge pages. Meanwhile it waits for the kernel's own threads, and no signal reaches it. The tool must report
+/// that and change nothing. This function tries again until the thread can be stopped; any other failure fails the test.
 pub fn succeeding(mut command: Command) -> Output {
     let begin = Instant::now();
     loop {
@@ -184,7 +184,7 @@ pub fn left_behind(report: &Value) -> Vec<&Value> {
     regions.filter(|region| region["why"].as_object().unwrap().keys().any(|why| !fixed(why))).collect()
 }
 
-/// Draws one to eight of the 16 colors.
+/// Returns a list of one to eight of the 16 colors, drawn at random.
 pub fn random_colors(rng: &mut fastrand::Rng) -> String {
     let mut colors: Vec<u32> = (0..16).collect();
     rng.shuffle(&mut colors);
@@ -196,14 +196,14 @@ pub fn pauses_of(report: &Value) -> Vec<u64> {
     report["pauses_ns"].as_array().unwrap().iter().map(|pause| pause.as_u64().unwrap()).collect()
 }
 
-/// Returns the journals that are left.
+/// Returns the names of the journals that are left.
 pub fn journals(fixture: &Fixture) -> Vec<String> {
     let files = fs::read_dir(fixture.folder.path()).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("recolor-")).collect()
 }
 
-/// Returns the number of resident pages of `pid` that are on `colors`, that would be moved, and that are immovable, without stopping the
+/// Returns the numbers of resident pages of `pid` that are on `colors`, that would be moved, and that are immovable, without stopping the
 /// process.
 pub fn on_color(fixture: &Fixture, pid: u32, colors: &str) -> (u64, u64, u64) {
     let mut command = fixture.recolor(pid, colors);

@@ -14,7 +14,7 @@ pub fn recolored_again_and_again(fixture: &Fixture) -> Outcome {
     torture(fixture, rounds(), |_| {})
 }
 
-/// Does the same by the move method for kernels without UFFDIO_MOVE, in a fifth of the rounds, and kills the tool meanwhile.
+/// Recolors the target by the move method for kernels without UFFDIO_MOVE, in a fifth of the rounds, and then kills the tool again and again.
 pub fn recolored_without_moves(fixture: &Fixture) -> Outcome {
     let without = |command: &mut Command| {
         command.env("ISOCHROME_WITHOUT_MOVE", "1");
@@ -85,7 +85,7 @@ pub fn beginning_others(fixture: &Fixture) -> Outcome {
     recolored_without_harm(fixture, "vforks", rounds().div_ceil(5))
 }
 
-/// A recoloring does not take memory that another one has mapped for its work for memory of the program.
+/// Checks that a recoloring does not take the working memory of another recoloring for memory of the program.
 pub fn by_two_at_a_time(fixture: &Fixture) -> Outcome {
     let target = fixture.target("torture")?;
     target.goes_on();
@@ -95,7 +95,7 @@ pub fn by_two_at_a_time(fixture: &Fixture) -> Outcome {
         let color = (4 + 2 * (round % 6)).to_string();
         let mut other = fixture.recolor(target.pid(), &color);
         let other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command starts");
-        // The other command is somewhere in its work then.
+        // By then the other command is in the middle of its work.
         std::thread::sleep(Duration::from_millis(u64::from(5 + 7 * (round % 10))));
         let report = fixture.recolored(target.pid(), "0-3");
         other.wait_with_output().unwrap();
@@ -106,7 +106,7 @@ pub fn by_two_at_a_time(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// SIGTERM ends the tool at any moment, also while it waits for another one, and nothing is left behind.
+/// Checks that SIGTERM ends the tool at any moment, also while it waits for another recoloring, and that nothing is left behind.
 pub fn interrupted(fixture: &Fixture) -> Outcome {
     let target = fixture.target("rings")?;
     target.goes_on();
@@ -173,5 +173,22 @@ fn kill_target(fixture: &Fixture, mode: &str, rounds: usize, changed: impl Fn(&m
     let maps = fs::read_to_string(format!("/proc/{}/smaps", target.pid())).unwrap();
     assert!(!maps.contains(" um"), "a userfaultfd is left");
     assert_eq!(journals(fixture), Vec::<String>::new());
+    Ok(())
+}
+
+/// Checks that no journal is left if a program is killed while it is recolored.
+pub fn ending(fixture: &Fixture) -> Outcome {
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut cut_short = 0;
+    for _ in 0..rounds() {
+        let mut target = fixture.target("alone")?;
+        let mut recolor =
+            fixture.recolor(target.pid(), "0-3").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(rng.u64(0..400)));
+        target.process.kill().unwrap();
+        cut_short += u32::from(!recolor.wait().unwrap().success());
+        assert_eq!(journals(fixture), Vec::<String>::new());
+    }
+    println!("{cut_short} of {} recolorings were cut short", rounds());
     Ok(())
 }

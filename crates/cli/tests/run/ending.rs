@@ -36,11 +36,11 @@ pub fn sigkill(fixture: &Fixture) -> Outcome {
     let plan = fixture.plan("none", vec![fixture.good(), forks]);
     let mut run = fixture.run(&plan, &["--duration", "60s", "--keep-going"]).stdout(Stdio::null()).spawn().unwrap();
     wait_until("a run", || bystander.cpus() != before);
-    // Two programs, and a process that one of them started.
+    // The processes are the two programs and a process that one of them started.
     wait_until("three processes", || fixture.traces().iter().filter(|trace| trace.starts_with("process")).count() == 3);
     run.kill().unwrap();
     run.wait().unwrap();
-    // This program was started while other programs were kept off the CPUs, by a program that was itself kept off.
+    // The process that a program started outlives the killed run, and other programs are still kept off the CPUs.
     wait_until("the end of the programs", || {
         fixture.traces().iter().filter(|trace| trace.starts_with("process")).count() == 1
     });

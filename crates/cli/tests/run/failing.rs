@@ -1,4 +1,4 @@
-//! What goes wrong: programs that fail, a disk that is full, plans that are refused.
+//! Tests of what goes wrong: programs that fail, a full disk, and plans that are refused.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fixture::Fixture;
 use crate::trial::{NotRun, Outcome};
 
-/// What a program does wrong, and how that is named.
+/// Modes in which the program of the tests fails, each with the text that reports the failure.
 const FAILURES: [(&str, &str); 9] = [
     ("crashes", "was ended by signal 6"),
     ("ends", "ended with code 0"),

@@ -51,7 +51,7 @@ impl Fixture {
         self.folder.path().join(name)
     }
 
-    /// Returns a task, given its mode and the time of a job in us, its period and its bound in us, and how its jobs are observed.
+    /// Returns a task that runs the program of the tests. `words`: its mode, and the time of a job in us; `jobs`: how its jobs are observed.
     pub fn task(&self, name: &str, words: &[&str], period_us: u64, bound_us: u64, jobs: &str) -> Task {
         let program = self.path("task").display().to_string();
         let command: Vec<String> =
@@ -90,7 +90,7 @@ impl Fixture {
         path
     }
 
-    /// Returns the command with a runtime folder of its own.
+    /// Returns a command that runs isochrome with a runtime folder of its own.
     pub fn tool(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
         command.env("ISOCHROME_RUNTIME_DIR", self.path("runtime")).args(words);
@@ -114,7 +114,7 @@ impl Fixture {
         Evidence { run, code: output.status.code().unwrap(), text, stalls }
     }
 
-    /// Returns the lines of the jobs of a task.
+    /// Returns a row of numbers for each recorded job of a task, beginning with its instance; an empty field is 0.
     pub fn jobs(&self, task: &str) -> Vec<Vec<u64>> {
         let text = fs::read_to_string(self.path("out/jobs.csv")).unwrap();
         let mut lines = text.lines();
@@ -124,7 +124,7 @@ impl Fixture {
         rows.map(|row| row[3..].iter().map(|field| field.parse().unwrap_or(0)).collect()).collect()
     }
 
-    /// Returns what a run has left behind without cleaning up.
+    /// Returns the journals and the processes that a run has left behind.
     pub fn traces(&self) -> Vec<String> {
         let mut found = Vec::new();
         let runtime = fs::read_dir(self.path("runtime")).into_iter().flatten().flatten();
@@ -164,7 +164,7 @@ impl Evidence {
         self.run["failures"].as_array().unwrap().iter().map(failure).collect()
     }
 
-    /// Ends the test as ignored if the host disturbed the run too much to count jobs, with the reason.
+    /// Fails with a reason to ignore the test if the host disturbed the run too much to count jobs.
     pub fn undisturbed(&self) -> Result<(), NotRun> {
         match self.run["overhead"]["lost"].as_u64() {
             Some(lost) if lost > 0 => Err(NotRun(format!("the kernel had no room for {lost} events"))),
@@ -172,8 +172,8 @@ impl Evidence {
         }
     }
 
-    /// Returns how many jobs of a task may be missing: releases that the tool reports as skipped, releases due while a CPU was withheld,
-    /// and the last jobs, whose end may not have been observed.
+    /// Returns the largest number of jobs of a task that may be missing: releases that the tool reports as skipped, releases due while a CPU was
+    /// withheld, and the last jobs, whose end may not have been observed.
     pub fn missing_max(&self, period_us: u64) -> u64 {
         let skipped = self.run["overhead"]["releases_skipped"].as_u64().unwrap();
         skipped + self.stalls.total.as_micros() as u64 / period_us + 5
@@ -235,7 +235,7 @@ impl Fixture {
     }
 }
 
-/// Returns the value of a setting during a run.
+/// Returns the value that a setting had during a run.
 pub fn during(run: &Value, name: &str) -> String {
     let settings = run["settings"].as_array().unwrap();
     let found = settings.iter().find(|setting| setting["name"].as_str().unwrap().starts_with(name));

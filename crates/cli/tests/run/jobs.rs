@@ -1,4 +1,4 @@
-//! Jobs: how many there are, what is known of each, and what they are checked against.
+//! Tests of jobs: their number, what is recorded of each, and the limits that they are checked against.
 
 use std::fs;
 use std::process::Command;
@@ -29,12 +29,13 @@ pub fn every_job(fixture: &Fixture) -> Outcome {
             assert!(execution <= response, "{name}: {job:?}");
             executions.push(execution);
         }
-        // A job computes until its own account says 30 us or more. Of some of them the kernel deducts steal time.
+        // A job computes until its own clock of CPU time has advanced by 30 us or more. The kernel deducts steal time from some of the
+        // executions.
         executions.sort_unstable();
         let median = executions[executions.len() / 2];
         assert!(median >= 15_000, "{name}: {median} ns");
     }
-    // The verdict is that of the jobs, whatever the machine did meanwhile.
+    // The verdict follows from the recorded jobs, however much the machine was disturbed.
     let tasks = run["tasks"].as_array().unwrap();
     assert_eq!(tasks.len(), 2);
     let violated = tasks.iter().any(|task| own(task, "bound_violations") + own(task, "deadline_violations") > 0);
@@ -57,7 +58,7 @@ pub fn every_job(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Jobs of a task that violated a limit by more than steal time excuses.
+/// Returns the number of jobs of a task that violated a limit by more than steal time excuses.
 fn own(task: &Value, limit: &str) -> u64 {
     task[limit]["jobs"].as_u64().unwrap() - task[limit]["excused"].as_u64().unwrap()
 }
@@ -78,14 +79,15 @@ pub fn wake_ups(fixture: &Fixture) -> Outcome {
         .map(|(begin, end)| (begin.parse().unwrap(), end.parse().unwrap()))
         .collect();
     assert!(seen.len() as u64 + evidence.missing_max(2000) >= 500, "{}", seen.len());
-    // Where the first release lies on its clock is not known, only that nearly all jobs seen then lie about its own.
+    // The time of the first release on the program's clock is not known. With the right time, nearly all observed jobs lie near jobs that the
+    // program recorded.
     const NEAR: u64 = 500_000;
     let pairs = |zero: u64| {
         let near = |start: u64| own.get(own.partition_point(|own| own.0 < start)).filter(|own| own.0 - start < NEAR);
         seen.iter().filter_map(|seen| Some((*seen, *near(seen.0 + zero)?))).collect::<Vec<_>>()
     };
-    // It starts before it reads its clock first, and sleeps after it reads it last: the first release was no later than the one says, no earlier
-    // than the other, by every job. Between two sides of different jobs lie the tens of microseconds by which wake-ups jitter.
+    // In each job the program starts before its first reading of the clock, and sleeps after its last reading. So each job gives an upper and a
+    // lower limit for the time of the first release. The limits of different jobs differ by the jitter of wake-ups, tens of microseconds.
     let room = |pairs: Vec<((u64, u64), (u64, u64))>| {
         let latest = pairs.iter().map(|(seen, own)| own.0 - seen.0).min();
         let earliest = pairs.iter().map(|(seen, own)| own.1 - seen.1).max();
@@ -98,7 +100,8 @@ pub fn wake_ups(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Page faults, which every machine counts, by the path that misses take: `fast` preempts `slow`, and each has its own.
+/// Checks that each job is charged with its own events while `fast` preempts `slow`. The events are page faults, which every machine counts, and
+/// they take the path that misses take.
 pub fn counted(fixture: &Fixture) -> Outcome {
     const FAULTS: [u64; 2] = [3, 20];
     let program = |name: &str, us: &str, pages: u64, period: u64| {
@@ -110,8 +113,8 @@ pub fn counted(fixture: &Fixture) -> Outcome {
             deadline: program.deadline,
             ..Requirement::default()
         };
-        let place = usize::from(name != "fast");
-        let scheduling = Some(planned::fifo(place, 2));
+        let index = usize::from(name != "fast");
+        let scheduling = Some(planned::fifo(index, 2));
         Planned {
             program,
             cpu: CpuId(fixture.cpu as u32),
@@ -139,8 +142,10 @@ pub fn counted(fixture: &Fixture) -> Outcome {
         Ok(())
     };
     let detector = StallDetector::start(fixture.cpu);
-    let outcome =
-        engine::run(&request, &mut Hooks { place: &mut |_, _| Ok(()), look: &mut |_, _| None, record: &mut record });
+    let outcome = engine::run(
+        &request,
+        &mut Hooks { move_to_colors: &mut |_, _| Ok(()), inspect: &mut |_, _| None, record: &mut record },
+    );
     let stalls = detector.stop();
     let outcome = outcome.unwrap();
     if let Some(why) = outcome.uncounted {
@@ -158,7 +163,7 @@ pub fn counted(fixture: &Fixture) -> Outcome {
         let counted = jobs.iter().filter(|job| job.task == task && job.misses.is_some()).count() as u64;
         let missing = outcome.overhead.releases_skipped + stalls.total.as_micros() as u64 / period_us;
         let expected = 1_000_000 / period_us;
-        // Of one that waits for the job before and goes on without sleeping nothing is known.
+        // A job that waits for the job before it and begins without a sleep in between has no count.
         assert!((counted + missing) * 10 > expected * 9, "{counted} of {expected}, {missing} missing");
     }
     // `slow` computes for longer than the period of `fast`.
@@ -176,13 +181,13 @@ pub fn violations(fixture: &Fixture) -> Outcome {
     assert_eq!(task["bound_violations"]["jobs"], task["jobs"]);
     let first = &evidence.run["violations"][0];
     assert_eq!((first["task"].as_str(), first["instance"].as_u64()), (Some("hopeless"), Some(0)));
-    // One that is overdue before it has the CPU is reported as it is then, without itself in its timeline.
+    // A job that is overdue before it gets the CPU is reported at that moment, so its timeline does not contain the job itself.
     let timelines = evidence.run["violations"].as_array().unwrap().iter().flat_map(|one| one["timeline"].as_array());
     assert!(timelines.flatten().any(|slice| slice["what"] == "hopeless"), "{}", evidence.run["violations"]);
     let stopped = fixture.evidence(&plan, &["--duration", "20s", "--on-violation", "stop"]);
     assert!(stopped.run["duration"].as_u64().unwrap() < 20_000_000_000, "{}", stopped.run["duration"]);
     assert!(stopped.run["violations"].as_array().is_some_and(|all| !all.is_empty()));
-    // Of the few jobs until then steal time may excuse each.
+    // Few jobs run until the stop, and steal time may excuse each of them.
     let violated = own(&stopped.run["tasks"][0], "bound_violations") > 0 || !stopped.failures().is_empty();
     assert_eq!(stopped.code, if violated { 2 } else { 3 }, "{}", stopped.run);
     // SIGUSR1 ends a program that does not expect it.

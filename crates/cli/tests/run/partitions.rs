@@ -23,7 +23,7 @@ pub fn partitions(fixture: &Fixture) -> Outcome {
     let group = format!("isochrome-{}-cpu{}", run.id(), fixture.cpu);
     let expected = (fixture.cpu.to_string(), "root".to_owned(), fixture.programs());
     assert_eq!((state.switched_on, state.groups.get(&group)), (true, Some(&expected)));
-    // The kernel itself keeps other programs off.
+    // The kernel itself keeps other programs off, so their affinity does not change.
     assert_eq!(bystander.cpus(), before);
     let output = run.wait_with_output().unwrap();
     let run = &json_of(&output)["sections"][0]["numbers"];
@@ -49,7 +49,7 @@ pub fn busy_partition(fixture: &Fixture) -> Outcome {
     let run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::piped()).spawn().unwrap();
     let group = format!("isochrome-{}-cpu{}", run.id(), fixture.cpu);
     wait_until("a partition", || tree.state().groups.get(&group).is_some_and(|(.., processes)| !processes.is_empty()));
-    // A group of another tool, which also needs the controller that is on by now.
+    // A group of another tool, which also needs the controller that the run has enabled.
     let theirs = ("0".to_owned(), "root".to_owned(), Vec::new());
     tree.state().groups.insert("theirs".to_owned(), theirs.clone());
     tree.state().groups.get_mut(&group).unwrap().2.push(guest.0.id().to_string());
@@ -89,7 +89,7 @@ pub fn deadline_refused(fixture: &Fixture) -> Outcome {
         return Err(NotRun("this kernel admits every reservation (kernel.sched_rt_runtime_us)".to_owned()));
     }
     let plan = fixture.plan("none", vec![fixture.good()]);
-    // Without a partition its CPU shares a root domain with others.
+    // Without a partition the CPU of the task shares a root domain with other CPUs.
     let evidence = fixture.evidence(&plan, &["--duration", "300ms", "--policy", "deadline"]);
     let failures = evidence.failures();
     assert!(failures.len() == 1 && failures[0].1.contains("cannot be given SCHED_DEADLINE"), "{failures:?}");
@@ -98,7 +98,7 @@ pub fn deadline_refused(fixture: &Fixture) -> Outcome {
 }
 
 pub fn deadline(fixture: &Fixture) -> Outcome {
-    // Eq. 1 charges a job 0.1 of its period, in a tenth of the density that the kernel admits.
+    // Eq. 1 charges a job of either task 0.1 of its period. So each task gets half of the density that the kernel admits.
     let plan = fixture.plan("none", vec![fixture.task("fast", &["line", "50"], 2000, 1900, "line"), fixture.good()]);
     let detector = StallDetector::start(fixture.cpu);
     let output = fixture.run(&plan, &["--duration", "1s", "--policy", "deadline"]).output().unwrap();

@@ -54,7 +54,7 @@ pub fn colors_and_comparison(fixture: &Fixture) -> Outcome {
 }
 
 pub fn hidden_frames(fixture: &Fixture) -> Outcome {
-    // Files that last for the boot lie in memory.
+    // The runtime folder lies in memory, so that the frames of its files stay the same for the boot.
     let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| NotRun(format!("/dev/shm: {error}")))?;
     let ran = |command: &mut Command| -> Result<(Output, String), NotRun> {
         let output = command.env("ISOCHROME_RUNTIME_DIR", folder.path()).output();

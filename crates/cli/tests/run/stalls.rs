@@ -54,7 +54,7 @@ impl Stalls {
     }
 }
 
-/// Measures [`Stalls`] until it is stopped.
+/// A measurement of [`Stalls`] that runs until it is stopped.
 pub struct StallDetector {
     begin: Instant,
     over: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Begins to measure, on the CPU of the tasks and on that of the thread that releases their jobs.
+    /// Starts to measure, on the CPU of the tasks and on that of the thread that releases their jobs.
     pub fn start(cpu: usize) -> StallDetector {
         let tasks = CpuId(cpu as u32);
         let releases = allowed_cpus().unwrap().into_iter().find(|cpu| *cpu != tasks);

@@ -39,7 +39,7 @@ pub fn ways(fixture: &Fixture) -> Outcome {
     assert!(setting["during"].as_str().unwrap().contains(&format!("others {id}=ff00, group 1: {id}=f")), "{setting}");
     assert_eq!(tree.state().groups, State::new(2).groups);
     assert!(!fixture.path("runtime/resctrl.json").exists());
-    // Only one side of a comparison has ways.
+    // Only the partitioned side of a comparison has ways.
     tree.state().written.clear();
     let compare = ["--duration", "500ms", "--share-cpus", "--compare", "none"];
     let output = fixture.run(&plan, &compare).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
@@ -101,7 +101,7 @@ pub fn profile_by_ways(fixture: &Fixture) -> Outcome {
     let output = command.env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let profile: Value = serde_json::from_str(&fs::read_to_string(fixture.path("profile.json")).unwrap()).unwrap();
-    // There are eight pairs. The refill time of a pair is its share of that of the cache.
+    // There are eight pairs. The refill time of a pair is an eighth of that of the cache.
     assert_eq!((profile["partitions"].clone(), profile["method"].clone()), (json!(7), json!("ways")));
     assert_eq!(profile["refill_ns_per_partition"], json!((1000 * colors).div_ceil(8)));
     let measured = profile["tasks"][0]["measured"].as_array().unwrap();

@@ -16,7 +16,10 @@ pub(super) const CONFIRMING_ROUNDS: usize = 8;
 /// Number of traversals of an eviction set in a test of a page to classify.
 pub(crate) const PASSES: u32 = 3;
 
-/// Returns how many groups are not exactly one color of their own, by their rows of `cross`, and the number of all groups.
+/// Returns the number of groups that are not exactly one color, and the number of all groups.
+///
+/// `cross[i][j]` is the share of a page of group i that the set of group j evicts. A group is contradicted if its own set spares its pages, or
+/// if another set evicts them.
 pub(super) fn contradictions(cross: &[Vec<f32>]) -> (usize, usize) {
     let contradicted = cross.iter().enumerate().filter(|(i, row)| {
         let spared_by_own = row[*i] < eviction::EVICTED / 2.0;
@@ -26,7 +29,7 @@ pub(super) fn contradictions(cross: &[Vec<f32>]) -> (usize, usize) {
     (contradicted.count(), cross.len())
 }
 
-/// Tests each page of `open` once by every set, and adds the results to its sample.
+/// Tests each page of `open` once by every set, and adds the results to the page's sample.
 pub(super) fn classify(
     eviction_test: &mut dyn EvictionTest,
     sets: &[Vec<u32>],
@@ -47,7 +50,7 @@ pub(super) fn classify(
     }
 }
 
-/// Tests each page of `open`, none of which is part of a set, until its color is decided or the rounds are used up.
+/// Tests each page of `open` until its color is decided or the rounds are used up. No page of `open` may be part of a set.
 ///
 /// `set_colors`: the color of each set.
 pub(super) fn classify_again(
@@ -65,14 +68,14 @@ pub(super) fn classify_again(
         if open.is_empty() {
             break;
         }
-        // Another mixture of pages in the next round: two that evicted each other are apart then.
+        // The next round mixes the pages differently, so two pages that evicted each other are unlikely to meet again.
         rng.shuffle(&mut open);
     }
 }
 
 /// Returns, for groups i and j, the share of a page of group i that the set of group j evicts.
 ///
-/// The share is the lowest of several tests, and the median over several pages.
+/// The share of a page is the lowest of several tests. The share of a group is the median over several of its pages.
 pub(super) fn cross_evictions(eviction_test: &mut dyn EvictionTest, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
     const PAGES: usize = 3;
     const REPEATS: usize = 4;
@@ -82,7 +85,7 @@ pub(super) fn cross_evictions(eviction_test: &mut dyn EvictionTest, groups: &[Ve
             .iter()
             .take(PAGES)
             .map(|target| {
-                // Within its own group the target cannot be part of what is to evict it.
+                // The target cannot be part of the set that is to evict it.
                 let set: Vec<u32> = by.iter().copied().filter(|p| p != target).collect();
                 (0..REPEATS)
                     .map(|_| {
@@ -108,7 +111,7 @@ mod tests {
         assert_eq!(contradictions(&clean), (0, 2));
         // Frame bits that mean nothing: no set evicts its own color.
         assert_eq!(contradictions(&[[0.1, 0.0], [0.0, 0.2]].map(|row| row.to_vec())), (2, 2));
-        // Two bit colors that are one: each evicts the other.
+        // Two colors by frame bits that are one color in the cache: the set of each evicts the pages of the other.
         assert_eq!(contradictions(&[[1.0, 0.9], [0.8, 1.0]].map(|row| row.to_vec())), (2, 2));
     }
 }

@@ -1,9 +1,9 @@
 //! Finds eviction sets: groups of pages of one color, by eviction tests alone.
 //!
-//! A page is taken as the target, and random pages that evict it together, its candidate set, are reduced, part by part, to about as
-//! many as the cache has ways. What remains shares the target's color; every other page that the remainder evicts joins it. Several
-//! tests decide whether the candidate set without some of its pages still evicts the target. A control guards each answer: a
-//! wait that is as long as a test and touches nothing. Pages that were dropped by mistake are taken back.
+//! The search takes one page as the target and random pages that together evict it as the candidate set. It drops pages of the candidate set,
+//! some at a time, until about as many are left as the cache has ways. The remaining pages have the target's color, and so does every other
+//! page that they evict. Several tests decide whether the candidate set still evicts the target without the dropped pages. A control, which
+//! waits as long as a test and touches nothing, guards each positive result against noise. Pages that were dropped by mistake are taken back.
 
 use super::classify::PASSES;
 use super::eviction::{ArenaEvictionTest, EVICTED};
@@ -48,7 +48,8 @@ pub struct Group {
     pub members: Vec<u32>,
 }
 
-/// Number of tests of whether a set evicts a page, and in how many of them it has to: replacement is not exactly least-recently-used.
+/// Number of tests of whether a set evicts a page, and number of these tests in which the set has to evict it. Not all have to succeed,
+/// because replacement is not exactly least-recently-used.
 const TESTS: u32 = 5;
 const NEEDED: u32 = 4;
 
@@ -57,13 +58,13 @@ const NEEDED: u32 = 4;
 const LARGE: (u32, u32) = (2, 2);
 const SMALL: (u32, u32) = (4, 3);
 
-/// How often pages dropped from a candidate set are taken back before the target is given up.
+/// Most times that dropped pages are taken back into a candidate set before the target is given up.
 const TAKEN_BACK: usize = 10;
 
-/// Failed attempts in a row, after which no further eviction set is sought among the same pages.
+/// Number of failed attempts in a row after which no further eviction set is sought among the same pages.
 const IN_VAIN: usize = 8;
 
-/// Most pages that are tested together, and how often a page has to be evicted in these tests before it is tested alone.
+/// Most pages that are tested together, and number of these tests that must evict a page before the page is tested alone.
 const BATCH: usize = 32;
 const SCREENINGS: usize = 2;
 
@@ -78,7 +79,7 @@ const REFINING_ROUNDS: usize = 3;
 struct Fresh {
     /// Untested pages that are resident, in random order.
     pages: Vec<u32>,
-    /// Number of pages made resident, and the most that may be.
+    /// Number of pages made resident so far, and the largest number of pages that may be.
     ready: u32,
     at_most: u32,
 }
@@ -90,7 +91,7 @@ impl Fresh {
 
     /// Doubles the number of resident pages, up to the limit, and returns whether any were added.
     ///
-    /// A few more pages would not suffice: memory that was freed by color comes back by color, and may lack the same colors.
+    /// Adding only a few pages would not suffice: frames come in the order in which they were freed, so the next few may lack the same colors.
     fn double(&mut self, eviction_test: &mut dyn ArenaEvictionTest, rng: &mut fastrand::Rng) -> bool {
         let more = self.ready..(2 * self.ready).min(self.at_most);
         eviction_test.make_ready(more.clone());
@@ -101,13 +102,13 @@ impl Fresh {
     }
 }
 
-/// How often the number of resident pages is doubled at most.
+/// Most times that the number of resident pages is doubled.
 const DOUBLED: u32 = 5;
 
-/// Finds groups among the pages of the arena until `stop` returns true. Returns the groups, and the number of pages that are resident
-/// then.
+/// Finds groups among the pages of the arena, and returns the groups and the number of pages that are resident at the end.
 ///
-/// `ready` pages are resident already; more are made resident while colors are missing.
+/// The search ends when further attempts are in vain, or when `stop` returns true. `ready` pages are resident already; more pages are made
+/// resident while colors are missing.
 pub fn groups(
     eviction_test: &mut dyn ArenaEvictionTest,
     search: Search,
@@ -129,7 +130,7 @@ pub fn groups(
             if missing == 0 || groups.is_empty() {
                 break;
             }
-            // The open pages may be short of each of the missing colors.
+            // The open pages may include too few pages of every missing color.
             in_vain = 0;
             if !fresh.double(eviction_test, rng) {
                 step *= 2;
@@ -165,7 +166,7 @@ pub fn groups(
             }
         }
     }
-    // Sets that are short of pages are filled up from pages that were not tested.
+    // Sets that are short of pages are filled up with pages that were not tested yet.
     while groups.iter().any(|group| group.members.len() < search.set_len()) && !stop() {
         let mut pages = fresh.take(search.pages() / 2);
         if pages.is_empty() {
@@ -182,7 +183,10 @@ pub fn groups(
 }
 
 impl Group {
-    /// Adds those of `pages`, which have `colors` colors, that the set evicts. Once there are enough, others are left out unconfirmed.
+    /// Moves the pages that the set evicts from `pages` to the members. If the group already has enough members, evicted pages are removed
+    /// from `pages` without confirmation and become no members.
+    ///
+    /// `colors`: number of colors among `pages`.
     fn take_from(
         &mut self,
         eviction_test: &mut dyn ArenaEvictionTest,
@@ -194,7 +198,7 @@ impl Group {
         let batch = search.batch(colors);
         let (mut evicted, mut shares) = (pages.clone(), Vec::new());
         for _ in 0..SCREENINGS {
-            // Another company each time.
+            // Each screening batches the pages differently.
             rng.shuffle(&mut evicted);
             let mut again = Vec::new();
             for targets in evicted.chunks(batch) {
@@ -212,7 +216,7 @@ impl Group {
         }
     }
 
-    /// Removes and returns the pages of the set that the other members do not evict, and makes a set of the rest.
+    /// Removes and returns the pages of the set that the other members do not evict, and makes a new set of the remaining members.
     fn give_up_strangers(&mut self, eviction_test: &mut dyn ArenaEvictionTest, search: Search) -> Vec<u32> {
         let mut strangers = Vec::new();
         for page in self.set.clone() {
@@ -247,7 +251,8 @@ impl Group {
     }
 }
 
-/// Returns which of `groups` has the color of `group`: the one where each set evicts pages of the other group.
+/// Returns the index in `groups` of the group that has the color of `group`; `None` if there is no such group. Two groups have one color if
+/// the set of each evicts pages of the other.
 fn known_color(
     eviction_test: &mut dyn ArenaEvictionTest,
     groups: &[Group],
@@ -257,7 +262,7 @@ fn known_color(
     let mut gone = vec![0; groups.len()];
     let mut shares = Vec::new();
     for _ in 0..CROSS_TESTS {
-        // One of each color: none evicts another.
+        // One page of each known color, so that no page evicts another.
         let pages: Vec<u32> = groups.iter().filter_map(|known| rng.choice(&known.members).copied()).collect();
         for (pages, gone) in pages.chunks(BATCH).zip(gone.chunks_mut(BATCH)) {
             eviction_test.run(&group.set, pages, PASSES, &mut shares);
@@ -271,7 +276,9 @@ fn known_color(
     (0..groups.len()).find(|at| gone[*at] >= CROSS_NEEDED && evicts(&groups[*at]))
 }
 
-/// Returns a page of `open` and a candidate set of others that evict it together. `missing`: number of colors missing, as far as known.
+/// Returns a page of `open` and a candidate set of other pages that together evict it; `None` if no such page is found.
+///
+/// `missing`: number of expected colors that have not been found yet.
 fn evicted_one(
     eviction_test: &mut dyn ArenaEvictionTest,
     search: Search,
@@ -280,7 +287,7 @@ fn evicted_one(
     rng: &mut fastrand::Rng,
 ) -> Option<(u32, Vec<u32>)> {
     rng.shuffle(open);
-    // With 1.5 pages per way of each color they nearly always evict the others, and are reduced quickly.
+    // With 1.5 pages per way of each color, the candidates nearly always evict the other pages, and few of them have to be dropped.
     let enough = search.ways * (missing + 1) * 3 / 2;
     let (candidates, others) = open.split_at(enough.min(open.len() * 3 / 4));
     let mut shares = Vec::new();
@@ -338,7 +345,7 @@ fn reduced(
             continue;
         }
         stuck = if dropped { 0 } else { stuck + 1 };
-        // One page at a time and none can go: this is the core.
+        // No single page can be dropped any more, so the set is minimal.
         if !dropped && step == 1 {
             break;
         }
@@ -359,7 +366,7 @@ mod tests {
     fn colors_that_the_first_pages_lack_are_found_in_more_memory() {
         for seed in 0..5 {
             let mut eviction_test = ModeledEvictionTest::new(16, 8, 1 << 14, seed);
-            // What a program on the last four colors has left over.
+            // The first 2048 pages lack the last four colors, as if a program on these colors had taken their frames.
             eviction_test.colors[..2048].iter_mut().filter(|color| **color >= 12).for_each(|color| *color -= 12);
             let search = Search { ways: 8, colors_expected: 16 };
             let mut rng = fastrand::Rng::with_seed(seed);

@@ -1,4 +1,4 @@
-//! Why colors are not found, not believed, or not to be had.
+//! Errors of measuring, checking and reserving colors.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::counters::CounterError;
 use crate::error::SystemError;
 use crate::process::ProcessError;
 
-/// Trouble with colors: of the machine, of pages, of a palette, and with whose they are.
+/// An error with colors: of the machine, of pages, of a palette, or of the ownership of colors.
 #[derive(Debug, thiserror::Error)]
 pub enum ColorError {
     /// The machine has no such cache level.
@@ -21,7 +21,7 @@ pub enum ColorError {
     /// A level has a single color.
     #[error("{} has a single page color, so pages cannot be kept apart in it\n  hint: where the processor offers it, ways can be partitioned through resctrl", level.map_or_else(|| "every cache level".to_owned(), |l| format!("level {l}")))]
     OneColor {
-        /// Level asked for; all where it is none.
+        /// Level asked for; `None` stands for all levels.
         level: Option<u8>,
     },
     /// A region of no pages or no colors was asked for.
@@ -32,7 +32,7 @@ pub enum ColorError {
     NoSuchColor {
         /// Color asked for.
         color: u16,
-        /// Colors there are.
+        /// Number of colors of the level.
         count: usize,
     },
     /// Too few pages of a color.
@@ -42,9 +42,9 @@ pub enum ColorError {
     ColorExhausted {
         /// The color.
         color: u16,
-        /// Pages needed of it.
+        /// Number of pages of the color that are needed.
         wanted: usize,
-        /// Pages free.
+        /// Number of free pages of the color.
         free: usize,
     },
     /// The kernel refused to move pages.
@@ -52,9 +52,9 @@ pub enum ColorError {
         "{pages} pages could not be put in place: {source}\n  hint: if this kernel lacks UFFDIO_MOVE (Linux 6.8), raise vm.max_map_count"
     )]
     MoveFailed {
-        /// Pages to be moved.
+        /// Number of pages to be moved.
         pages: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A memory limit too small to find colors in.
@@ -62,7 +62,7 @@ pub enum ColorError {
     TooLittleMemory {
         /// The limit given.
         limit: Bytes,
-        /// The least that is needed.
+        /// The least memory that is needed.
         needed: Bytes,
     },
     /// A walk that hits the level takes about as long as one that misses it.
@@ -74,10 +74,10 @@ pub enum ColorError {
         hit_ticks: u64,
         /// Ticks of a walk that misses, first quartile.
         miss_ticks: u64,
-        /// Lines per walk.
+        /// Number of lines per walk.
         lines: u32,
     },
-    /// No set of pages was found that evicts others.
+    /// No set of pages was found that evicts other pages.
     #[error(
         "no set of pages evicts others from level {level}\n  hint: the level may be larger or shared with a busy neighbor"
     )]
@@ -85,14 +85,14 @@ pub enum ColorError {
         /// Cache level.
         level: u8,
     },
-    /// A cache loses its contents by itself faster than they can be looked at.
+    /// A cache loses its contents by itself, so fast that most eviction tests are disturbed.
     #[error(
         "this CPU's cache loses its contents by itself: in {disturbed} of {tests} eviction tests pages were gone that nothing competed with\n  hint: try again when the machine is quieter, or on another CPU"
     )]
     CacheUnsteady {
-        /// Tests that were disturbed.
+        /// Number of tests that were disturbed.
         disturbed: u64,
-        /// Tests made.
+        /// Number of tests made.
         tests: u64,
     },
     /// A cache has lost its contents a moment after they were touched.
@@ -100,7 +100,7 @@ pub enum ColorError {
         "this CPU's cache loses its contents by itself: a walk over {lines} lines touched a moment before takes {hit_ticks} ticks, as long as over evicted ones ({miss_ticks}), and {inner_ticks} where they are in the level inside\n  hint: another program or a neighbor on the host uses this cache: try again later, or on another CPU"
     )]
     CacheNotKept {
-        /// Lines of the walk.
+        /// Number of lines of the walk.
         lines: u32,
         /// Ticks of the walk where its lines should be in the level.
         hit_ticks: u64,
@@ -109,13 +109,13 @@ pub enum ColorError {
         /// Ticks of the walk where its lines are in the level inside.
         inner_ticks: u64,
     },
-    /// The helper that times pages inside a process was not given a CPU.
+    /// The helper that times pages inside a process did not answer in time.
     #[error("the helper that times them does not answer\n  hint: try again when the machine is quieter")]
     NoAnswer,
-    /// The requests to the helper that times pages inside a process cannot be read or written.
+    /// The memory of a process through which its helper receives requests cannot be read or written.
     #[error("what its memory says of them cannot be read or written: {source}\n  hint: has it ended?")]
     RemoteUnreadable {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Frame numbers read as zero.
@@ -128,20 +128,20 @@ pub enum ColorError {
         "frame-number bits do not give the color here: {wrong} of {tested} {what} fail the eviction test, as in virtual machines and where the set index is hashed\n  hint: let the palette be measured"
     )]
     BitsContradicted {
-        /// What was tested: colors or pages.
+        /// Kind of the items that were tested: `colors` or `pages`.
         what: &'static str,
-        /// Those that failed.
+        /// Number of items that failed.
         wrong: usize,
-        /// How many were tested.
+        /// Number of items that were tested.
         tested: usize,
     },
-    /// Pages of known color are wanted, and their colors are not certain.
+    /// The colors of the pages of known color are not certain.
     #[error("the palette is in doubt: {doubt}\n  hint: try again when the machine is quieter, or on another CPU")]
     ReferenceInDoubt {
-        /// What speaks against them.
+        /// Reason for the doubt.
         doubt: String,
     },
-    /// The eviction set of a color evicts no more.
+    /// The eviction set of a color no longer evicts pages of its color.
     #[error(
         "pages of known color {color} do not evict each other any more: they were given other frames\n  hint: try again, and they are measured anew"
     )]
@@ -149,16 +149,16 @@ pub enum ColorError {
         /// The color.
         color: u16,
     },
-    /// Pages of known color evict those of other colors: some are no longer what they were.
+    /// Pages of known color evict pages of other colors, because some of them have other frames now.
     #[error(
         "pages of known color evict pages of other colors: they were given other frames; of {pairs} eviction tests beside a control without a traversal, {by_set} lost such a page in the test alone, and {by_itself} in the control alone\n  hint: try again, and they are measured anew"
     )]
     ReferenceMixed {
-        /// Pairs in which the test alone lost a page that nothing should have competed with.
+        /// Number of pairs in which only the test lost a page with which nothing should have competed.
         by_set: u64,
-        /// Pairs in which the control alone did.
+        /// Number of pairs in which only the control lost such a page.
         by_itself: u64,
-        /// Pairs of a test and its control.
+        /// Number of pairs of a test and its control.
         pairs: usize,
     },
     /// No pages of known color are saved.
@@ -166,25 +166,25 @@ pub enum ColorError {
         "{path}: no pages of known color are saved for level {level}\n  hint: measure and save them, as the user who will start programs on colors"
     )]
     NoReference {
-        /// What would say which they are.
+        /// File that would list the pages.
         path: PathBuf,
         /// Cache level.
         level: u8,
     },
     /// A program cannot open the pages of known color.
     #[error(
-        "{path}: {source}, as the program opens it\n  hint: it must be able to read the file; if there is none any more, measure and save it anew"
+        "{path}: {source}, as the program opens it\n  hint: it must be able to read the file; if it no longer exists, measure and save it anew"
     )]
     NotOpenedThere {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of opening the file.
         source: io::Error,
     },
     /// No palette is saved.
     #[error("{path}: no palette of level {level} is saved\n  hint: measure and save it, as root")]
     NoSavedPalette {
-        /// Where it would be.
+        /// File that would hold the palette.
         path: PathBuf,
         /// Cache level.
         level: u8,
@@ -209,14 +209,14 @@ pub enum ColorError {
         /// The file.
         path: PathBuf,
     },
-    /// Too few frames that the palette knows could be had to test it.
+    /// The palette knows the frames of too few pages of fresh memory to be tested.
     #[error(
         "the palette cannot be tested: of {pages} pages of fresh memory it knows the frames of {known}, too few of some color\n  hint: measure more of the memory that is free"
     )]
     PaletteUntested {
-        /// Pages looked up.
+        /// Number of pages looked up.
         pages: usize,
-        /// Pages whose frames the palette knows.
+        /// Number of pages whose frames the palette knows.
         known: usize,
     },
     /// Eviction tests contradict the palette.
@@ -224,23 +224,23 @@ pub enum ColorError {
         "the palette does not hold any more: {wrong} of {tested} colors fail the eviction test, so frames were remapped\n  hint: measure and save it again"
     )]
     PaletteContradicted {
-        /// Colors that failed.
+        /// Number of colors that failed.
         wrong: usize,
-        /// Colors tested.
+        /// Number of colors tested.
         tested: usize,
     },
-    /// Colors that belong to another.
+    /// Requested colors belong to another owner.
     #[error(
         "colors {colors} of level {level} belong to {owner} (process {pid}, CPUs {cpus})\n  hint: choose others that are free, or let both be of one group, which shares them"
     )]
     ColorsHeld {
-        /// Colors asked for that it holds, as a list.
+        /// The requested colors that the owner holds, as a list.
         colors: String,
         /// Name of the owner.
         owner: String,
-        /// Its process.
+        /// Process number of the owner.
         pid: u32,
-        /// CPUs of its grant, as a list.
+        /// CPUs of the owner's grant, as a list.
         cpus: String,
         /// Cache level.
         level: u8,
@@ -250,26 +250,26 @@ pub enum ColorError {
         "{wanted} free colors were asked for, {free} are left; others are held by {held_by}\n  hint: ask for fewer, or end one of them"
     )]
     TooFewFreeColors {
-        /// Colors asked for.
+        /// Number of colors requested.
         wanted: usize,
-        /// Colors that nobody else holds.
+        /// Number of colors that nobody else holds.
         free: usize,
-        /// Who holds the others.
+        /// Owners of the other colors, as a list.
         held_by: String,
     },
-    /// The counters that eviction tests take cannot be used.
+    /// The performance counters for eviction tests cannot be used.
     #[error("{0}")]
     Counter(#[from] CounterError),
-    /// The process whose pages are asked about says nothing of itself.
+    /// The process whose pages are to be tested cannot be inspected.
     #[error("{0}")]
     Process(#[from] ProcessError),
-    /// A file or memory cannot be had, or a signal asked to finish.
+    /// A file or memory is not available, or a signal has asked the program to finish.
     #[error("{0}")]
     System(#[from] SystemError),
 }
 
 impl ColorError {
-    /// Whether a disturbance can be the cause, so that trying again makes sense.
+    /// Whether a disturbance can be the cause of this error, so that trying again makes sense.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,

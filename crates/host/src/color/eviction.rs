@@ -47,7 +47,10 @@ pub trait EvictionTest {
         low
     }
 
-    /// Returns the share of `target` that is evicted after a wait in which nothing is touched: the control of a test that takes as long.
+    /// Returns the share of `target` that is evicted after a wait in which nothing is touched. This is the control of a test that takes as
+    /// long.
+    ///
+    /// The provided implementation does not wait.
     fn control(&mut self, target: u32, wait: Duration) -> f32 {
         let mut shares = Vec::with_capacity(1);
         let _ = wait;
@@ -55,10 +58,10 @@ pub trait EvictionTest {
         shares[0]
     }
 
-    /// Whether `set` evicts `target` in `needed` of up to `tests` undisturbed tests.
+    /// Whether `set` evicts `target` in at least `needed` of `tests` undisturbed tests.
     ///
-    /// Disturbances come in bursts that are longer than many tests, so a control without a traversal decides whether the tests count.
-    /// After several bursts the answer is no.
+    /// Disturbances come in bursts that are longer than many tests, so a control without a traversal decides whether the tests count. If
+    /// several controls in a row are disturbed, the result is `false`.
     fn evicts(&mut self, set: &[u32], target: u32, passes: u32, tests: u32, needed: u32) -> bool {
         const BURSTS: u32 = 6;
         const BURST: Duration = Duration::from_micros(50);
@@ -94,14 +97,15 @@ pub trait ArenaEvictionTest: EvictionTest {
     fn into_arena(self: Box<Self>) -> Arena;
 }
 
-/// Share from which a page counts as evicted.
+/// Least evicted share at which a page counts as evicted.
 pub const EVICTED: f32 = 0.5;
 
-/// Number of lines of a page that a test walks: enough for the resolution of the clock, and few enough that the prefetchers of today's
-/// cores, which fetch the rest of a page after some misses, have not begun.
+/// Number of lines of a page that a test walks. These are enough lines for the resolution of the clock. They are few enough that the
+/// prefetchers of current cores, which fetch the rest of a page after some misses, have not started.
 pub const STEPS: u32 = 16;
 
-/// Number of walks of each kind for the calibration; fewer, but at least the second number, where a large level makes them slow.
+/// Most and fewest walks of each kind for the calibration, and the time after which it ends once it has the fewest. A large level makes walks
+/// slow.
 const CALIBRATION_WALKS: usize = 120;
 const CALIBRATION_WALKS_AT_LEAST: usize = 24;
 const CALIBRATION_TIME: Duration = Duration::from_secs(1);
@@ -134,12 +138,12 @@ impl LevelSizes {
     }
 }
 
-/// Which lines of a page a traversal touches, so that it evicts the walked lines of others.
+/// Which lines of a page a traversal touches, so that it evicts the walked lines of other pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Traversal {
-    /// Only the lines that are walked in the targets. This takes a quarter of the time, and suffices where a line competes only with lines at
-    /// the same offset of other pages.
+    /// Only the walked lines are touched. This takes a quarter of the time, and suffices where a line competes only with lines at the same
+    /// offset of other pages.
     WalkedLines,
     /// All lines are touched. The set index of some processors, such as AMD Zen 5, hashes the offset in the page with higher bits of the
     /// address. A line then competes with one line of each page of its color, at an offset that differs from page to page.
@@ -172,7 +176,7 @@ impl<M: BackingMemory> Walker<M> {
     /// Creates a walker of pages of `memory` that traverses whole pages. Pages have to be [made ready](Self::make_ready) first.
     pub fn new(memory: M, line_bytes: usize, seed: u64) -> Walker<M> {
         let mut lines: Vec<u16> = (0..(page_bytes() / line_bytes) as u16).collect();
-        // The same for all walkers of the same pages.
+        // The same lines are walked by all walkers of the same pages.
         fastrand::Rng::with_seed(1).shuffle(&mut lines);
         Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), lines, traversal: Traversal::WholePages }
     }
@@ -243,7 +247,7 @@ impl WalkTicks {
     pub fn of(mut hits: Vec<Cycles>, mut misses: Vec<Cycles>) -> Result<WalkTicks, ColorError> {
         hits.sort_unstable();
         misses.sort_unstable();
-        // Noise lengthens walks of both kinds, prefetching shortens those that miss: three quarters of each must lie apart.
+        // Noise lengthens walks of both kinds, and prefetching shortens walks that miss. Three quarters of each kind must lie apart.
         let (hit_p75, miss_p25) = (hits[hits.len() * 3 / 4], misses[misses.len() / 4]);
         if hit_p75.0 * 5 > miss_p25.0 * 4 {
             return Err(ColorError::TimingBlurred { hit_ticks: hit_p75.0, miss_ticks: miss_p25.0, lines: STEPS });
@@ -253,10 +257,10 @@ impl WalkTicks {
 
     /// Returns which lines a traversal has to touch.
     ///
-    /// `walks`: times of walks after enough pages to evict everything were touched, but only in the walked lines.
+    /// `walks`: times of walks after a traversal that touched only the walked lines, of enough pages to evict everything.
     fn traversal_by(&self, mut walks: Vec<Cycles>) -> Traversal {
-        /// Share of evicted walked lines from which on touching only these is enough. If lines compete at any offset, a quarter of the
-        /// pressure is left, and not even half of the lines are evicted.
+        /// Least share of evicted lines at which it is enough to touch the walked lines only. If lines compete at any offset, a quarter of the
+        /// pressure is left, and it does not even evict half of the lines.
         const ALL_GONE: f32 = 0.9;
         walks.sort_unstable();
         if self.share_missing(walks[walks.len() / 4]) >= ALL_GONE {
@@ -272,13 +276,14 @@ impl WalkTicks {
     }
 }
 
-/// Distinguishes a second level that does not keep its contents from one whose misses are too fast to be seen.
+/// Returns [`ColorError::CacheNotKept`] for a second level that does not keep its contents, and `error` for one whose misses are too fast to
+/// be seen.
 ///
 /// `at_once`, `inner_hits`: times of walks over lines of the first level, directly after they were touched, and after a part of the level
-/// inside was touched. If these differ, there are two levels inside, and the cases cannot be distinguished.
+/// inside was touched. If these times differ, there are two levels inside, and the two cases cannot be distinguished.
 fn lost_or_blurred(error: ColorError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> ColorError {
-    /// Factor between two walk times that shows a level in between. On AMD Zen 5 a walk takes about twice as long from the second level as
-    /// from the first, and five times as long from the third.
+    /// Factor, as the fraction 7/2, between two walk times that shows that a level lies in between. On AMD Zen 5 a walk takes about twice as
+    /// long from the second level as from the first, and five times as long from the third.
     const FURTHER_OUT: u64 = 7;
     const OF_INNER: u64 = 2;
     let [first_ticks, inner_ticks] = [at_once, inner_hits].map(|mut walks| {
@@ -347,7 +352,7 @@ impl TimedEvictionTest {
     /// nothing.
     ///
     /// Fails with [`SystemError::Memory`], with [`ColorError::TimingBlurred`] when hits and misses do not fall into separate modes, and with
-    /// [`ColorError::CacheNotKept`] where that is because the level has lost what was touched a moment before.
+    /// [`ColorError::CacheNotKept`] instead if the level has lost lines that were touched a moment before.
     pub fn calibrate(arena: Arena, sizes: LevelSizes, seed: u64) -> Result<Self, ColorError> {
         let (inner, outer) = (sizes.inner_pages(), sizes.outer_pages());
         let huge_bytes = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
@@ -365,7 +370,7 @@ impl TimedEvictionTest {
             if walk >= CALIBRATION_WALKS_AT_LEAST && begin.elapsed() > CALIBRATION_TIME {
                 break;
             }
-            // Where it is clear which traversal will be used, the other one's time is saved.
+            // Once it is clear which traversal will be used, the other one is skipped to save time.
             if walk == CALIBRATION_WALKS_AT_LEAST
                 && let Ok(ticks) = WalkTicks::of(hits.clone(), by_whole_pages.clone())
             {
@@ -479,7 +484,7 @@ impl EvictionTest for CountedEvictionTest {
         for target in targets {
             self.walker.walk(*target, lines);
             let after = self.counters.read();
-            // A test during which the counters were taken away says nothing: it counts as noise, which only adds misses.
+            // If the counters were taken away during a test, the test is invalid. It counts as all misses, like noise, which only adds misses.
             let misses = match (&before, &after) {
                 (Ok(before), Ok(after)) => self.counters.between(before, after).map_or(u64::MAX, |c| c.values()[0]),
                 _ => u64::MAX,
@@ -516,23 +521,23 @@ mod tests {
 
     #[test]
     fn whole_pages_are_traversed_where_lines_compete_at_any_offset() {
-        // Seen on AMD Zen 5, family 26 model 2: pages touched in 16 lines leave nearly all lines of others where they are.
+        // On AMD Zen 5, family 26 model 2, touching 16 lines of each page evicts hardly any line of other pages.
         let ticks = WalkTicks::of(walks([234, 234, 234]), walks([546, 598, 624])).unwrap();
         assert_eq!(ticks.traversal_by(walks([234, 260, 286])), Traversal::WholePages);
-        // Half of the lines are gone where a quarter of the pressure meets a policy other than LRU.
+        // Under a policy other than LRU, a quarter of the pressure evicts half of the lines.
         assert_eq!(ticks.traversal_by(walks([364, 416, 598])), Traversal::WholePages);
-        // Where lines compete at one offset alone, the lines walked evict what whole pages evict.
+        // If lines compete at one offset only, touching the walked lines evicts as much as touching whole pages.
         assert_eq!(ticks.traversal_by(walks([546, 572, 598])), Traversal::WalkedLines);
     }
 
     #[test]
     fn a_level_that_loses_its_contents_is_told_from_one_whose_misses_are_fast() {
-        // Both were seen on AMD Zen 5: lines gone a moment after they were touched, and lines that a traversal did not evict.
+        // Both cases occurred on AMD Zen 5: lines gone a moment after they were touched, and lines that a traversal did not evict.
         let blurred = |hit, miss| WalkTicks::of(walks([hit; 3]), walks([miss; 3])).unwrap_err();
         let error = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));
         assert!(matches!(error(546, 520, 104), ColorError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
         assert!(matches!(error(208, 208, 104), ColorError::TimingBlurred { .. }));
-        // A third level: its lines are further out than four times those of the first, and nothing is wrong.
+        // If the level under test is a third level, a hit takes more than four times as long as in the first level, and nothing is wrong.
         assert!(matches!(error(546, 546, 208), ColorError::TimingBlurred { .. }));
     }
 

@@ -1,9 +1,9 @@
-//! What is known at present of the colors of pages: by their frame numbers, and by eviction tests.
+//! Current knowledge of the colors of pages, from frame numbers and from eviction tests.
 //!
-//! A palette saved earlier is knowledge that saves time. Whatever it says of frames in use is checked on a sample of them; if
-//! that shows one wrong color, the palette is put aside, and the frames are measured like those it does not know.
+//! A palette saved earlier saves time. Its colors of frames in use are checked on a sample. Blocks of frames with a wrong color are measured
+//! like frames that the palette does not know. If more than 1 % of the sample is wrong, so are all frames: the palette is put aside.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,11 +17,13 @@ use serde::Serialize;
 
 use super::eviction::WalkTicks;
 use super::reference::{Numbers, Ready, Reference};
+use super::saved::{BLOCK_FRAMES, Corrections};
 use crate::color::error::ColorError;
 use crate::color::pagemap::PageEntry;
 use crate::machine::setting::RealtimeRequest;
 
-/// Size of the sample on which a palette is checked. A palette of which 2 % is wrong passes with probability 0.98^512 = 3e-5.
+/// Size of the sample on which a palette is checked. A palette of which 3 % is wrong passes with a probability of 2e-3, and one of which 5 % is
+/// wrong with 6e-7 (at most 5 of 512). Whatever passes, the pages of a program are verified once they are moved.
 const CHECKED_PAGES: usize = 512;
 
 /// Size of a sample by which the pages of a process are verified.
@@ -33,13 +35,10 @@ const SAMPLES_MAX: usize = 4;
 /// Processes with at most this many pages are verified completely.
 const VERIFIED_WHOLE: usize = 1024;
 
-/// Frames of a block that a host moves as a whole: 2 MiB in pages of 4 KiB. Where it moves others, further samples find them.
-const BLOCK_FRAMES: u64 = 512;
-
 /// A page of a process: its address, and its pagemap entry.
 pub type Page = (u64, PageEntry);
 
-/// What is known of the colors of pages of any process.
+/// The known colors of pages of any process.
 pub struct KnownColors {
     level: u8,
     colors: u32,
@@ -47,28 +46,46 @@ pub struct KnownColors {
     palette: Option<Palette>,
     /// Whether the user named the palette. If a named palette is wrong, that is an error.
     named: bool,
-    /// Pages of known color, by which others are tested; `None` if the palette is trusted.
+    /// Pages of known color, by which other pages are tested; `None` if the palette is trusted.
     reference: Option<Reference>,
     /// CPUs whose caches tests may use.
     cpus: Vec<CpuId>,
     learned: Mutex<Learned>,
 }
 
-/// What this process has measured.
+/// Colors and walk times that this process has measured.
 #[derive(Default)]
 struct Learned {
     /// Colors by frame number.
     frames: HashMap<FrameNumber, Color>,
     /// Colors of pages by process and address, if frame numbers are hidden.
     pages: HashMap<(i32, u64), Color>,
-    /// Number of frames whose color by the palette was confirmed, and whether the palette was wrong for any.
+    /// Number of frames whose color by the palette was confirmed, and number of frames whose color by the palette was wrong.
     confirmed: usize,
+    wrong: usize,
+    /// Whether the palette is put aside because it was wrong too often.
     stale: bool,
+    /// Blocks of frames for which the palette was wrong, by number.
+    contradicted: HashSet<u64>,
     /// Walk times inside a process, once they are measured.
     ticks: Option<WalkTicks>,
 }
 
-/// Result of eviction tests of a sample of pages that should have given colors.
+impl Learned {
+    /// Counts frames for which the palette was `right` or `wrong`. If it was wrong for more than 1 %, it is put aside.
+    fn count(&mut self, right: usize, wrong: usize) {
+        self.confirmed += right;
+        self.wrong += wrong;
+        self.stale |= 100 * self.wrong > self.wrong + self.confirmed;
+    }
+
+    /// Whether the palette can be believed for `frame`.
+    fn believes(&self, frame: FrameNumber) -> bool {
+        !self.stale && !self.contradicted.contains(&(frame.0 / BLOCK_FRAMES))
+    }
+}
+
+/// Result of eviction tests of a sample of pages that should be on color.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Verified {
     /// Number of pages with a decision.
@@ -91,7 +108,8 @@ impl Verified {
         proportion_interval((self.pages - self.on_color) as u64, self.pages as u64).0 > 0.01
     }
 
-    /// Whether the sample decides if at least 99 % of the pages are on color. It does not if slightly more than 1 % of it is off color.
+    /// Whether the sample decides if at least 99 % of the pages are on color. It does not if slightly more than 1 % of the sample is off
+    /// color.
     pub fn is_decided(&self) -> bool {
         self.holds() || self.is_refuted()
     }
@@ -105,14 +123,14 @@ impl Verified {
 }
 
 impl KnownColors {
-    /// Knows colors by a palette that is trusted without tests: a rule of the machine, or one for an emulator without caches.
+    /// Creates knowledge from a palette that is trusted without tests: a rule of the machine, or a palette for an emulator without caches.
     pub fn trusted(palette: Palette) -> KnownColors {
         let (level, colors) = (palette.level, palette.colors);
         let learned = Mutex::default();
         KnownColors { level, colors, palette: Some(palette), named: true, reference: None, cpus: Vec::new(), learned }
     }
 
-    /// Knows colors by `reference`, with tests on the caches of `cpus`, and by a palette with the same numbers, if given.
+    /// Creates knowledge from `reference`, with tests on the caches of `cpus`, and from a palette with the same numbers, if given.
     ///
     /// `named`: whether a wrong palette is an error; otherwise it is put aside.
     pub fn measured(reference: Reference, palette: Option<Palette>, named: bool, cpus: Vec<CpuId>) -> KnownColors {
@@ -120,7 +138,8 @@ impl KnownColors {
         KnownColors { level, colors, palette, named, reference: Some(reference), cpus, learned }
     }
 
-    /// Replaces the pages of known color if they have lost their colors, as [`Reference::renewed`] does; see [`adopt`](Self::adopt).
+    /// Replaces the pages of known color if they have lost their colors, as [`Reference::renewed`] does, and [adopts](Self::adopt) the new
+    /// pages. Returns where the numbers of the colors come from.
     pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, ColorError> {
         let Some(old) = &self.reference else { return Ok(Numbers::Kept) };
         let ready = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
@@ -129,8 +148,8 @@ impl KnownColors {
 
     /// Uses the pages of `ready` for tests from now on, and returns where the numbers of the colors come from.
     ///
-    /// If colors have other numbers now, everything learned is forgotten. If another command changed them, so that `ready` found them kept,
-    /// this returns [`Numbers::Replaced`].
+    /// If the colors have other numbers now, everything learned is forgotten, and the palette is put aside. If another command changed the
+    /// numbers, `ready` found them kept; the result is [`Numbers::Replaced`] in that case.
     pub fn adopt(&mut self, ready: Ready) -> Numbers {
         let Ready { reference, numbers, .. } = ready;
         let differs = self.reference.as_ref().is_none_or(|old| old.numbering != reference.numbering);
@@ -138,7 +157,8 @@ impl KnownColors {
         let learned = self.learned.get_mut().unwrap_or_else(PoisonError::into_inner);
         learned.ticks = None;
         if differs {
-            *learned = Learned { stale: true, ..Learned::default() };
+            *learned = Learned::default();
+            self.palette = None;
         }
         if differs && numbers == Numbers::Kept { Numbers::Replaced } else { numbers }
     }
@@ -158,10 +178,31 @@ impl KnownColors {
         self.reference.as_ref()
     }
 
-    /// Returns the colors that were measured if the palette was found to be wrong; `None` otherwise.
-    pub fn stale(&self) -> Option<HashMap<FrameNumber, Color>> {
+    /// Returns the changes to make to the saved palette; `None` if it has all measured colors already, or if the user named the palette.
+    ///
+    /// If more than 1 % of the checked frames had another color, the saved table is of no use, and only the measured colors are kept.
+    pub fn corrections(&self) -> Option<Corrections> {
+        let palette = self.palette.as_ref().filter(|_| !self.named)?;
         let learned = self.learned();
-        (learned.stale && self.palette.is_some()).then(|| learned.frames.clone())
+        let known = |(frame, color): (&FrameNumber, &Color)| palette.color_of(*frame) == Some(*color);
+        if learned.contradicted.is_empty() && learned.frames.iter().all(known) {
+            return None;
+        }
+        let keeps_rest = !learned.stale;
+        let (measured, contradicted) = (learned.frames.clone(), learned.contradicted.clone());
+        Some(Corrections { measured, contradicted, keeps_rest })
+    }
+
+    /// Whether the palette is believed, but not on enough frames that were checked.
+    pub fn has_unchecked_palette(&self) -> bool {
+        let learned = self.learned();
+        self.palette.is_some() && self.reference.is_some() && !learned.stale && learned.confirmed < CHECKED_PAGES
+    }
+
+    /// Returns whether the palette is put aside, and the number of blocks for which it was wrong.
+    pub fn contradictions(&self) -> (bool, usize) {
+        let learned = self.learned();
+        (learned.stale, learned.contradicted.len())
     }
 
     fn learned(&self) -> MutexGuard<'_, Learned> {
@@ -179,7 +220,7 @@ impl KnownColors {
     /// Returns the color of a frame; `None` if it is unknown.
     pub fn of_frame(&self, frame: FrameNumber) -> Option<Color> {
         let learned = self.learned();
-        let by_palette = || self.palette.as_ref().filter(|_| !learned.stale)?.color_of(frame);
+        let by_palette = || self.palette.as_ref().filter(|_| learned.believes(frame))?.color_of(frame);
         learned.frames.get(&frame).copied().or_else(by_palette)
     }
 
@@ -192,20 +233,34 @@ impl KnownColors {
         };
     }
 
-    /// Forgets the color of a page of `pid`, and of all frames in the same block. A palette that claims to know it is put aside.
+    /// Records that tests found none of `colors` for a page. If the palette gives the page one of these colors, the block of its frame is
+    /// contradicted.
+    pub fn rule_out(&self, (_, entry): Page, colors: &[Color]) {
+        if let (Some(frame), Some(palette)) = (entry.frame(), &self.palette)
+            && palette.color_of(frame).is_some_and(|color| colors.contains(&color))
+        {
+            self.learned().contradicted.insert(frame.0 / BLOCK_FRAMES);
+        }
+    }
+
+    /// Forgets the color of a page of `pid`, and of all frames in the same block.
     ///
-    /// Where colors change although frame numbers do not, the host of a virtual machine has moved memory, block by block.
+    /// If colors change although frame numbers do not, the host of a virtual machine has moved memory, block by block.
     fn forget(&self, pid: i32, (address, entry): Page) {
         let mut learned = self.learned();
         learned.pages.remove(&(pid, address));
         if let Some(frame) = entry.frame() {
-            let block = frame.0 / BLOCK_FRAMES * BLOCK_FRAMES;
+            let block = frame.0 / BLOCK_FRAMES;
             let measured = learned.frames.contains_key(&frame);
-            for frame in block..block + BLOCK_FRAMES {
+            for frame in block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES {
                 learned.frames.remove(&FrameNumber(frame));
             }
-            learned.stale |=
-                !measured && self.palette.as_ref().is_some_and(|palette| palette.color_of(frame).is_some());
+            if learned.contradicted.insert(block)
+                && !measured
+                && self.palette.as_ref().is_some_and(|palette| palette.color_of(frame).is_some())
+            {
+                learned.count(0, 1);
+            }
         }
     }
 
@@ -225,21 +280,19 @@ impl KnownColors {
         &self.cpus
     }
 
-    /// Returns a sample to test of those `pages` of `pid` whose color is in `allowed` and known from the palette alone. It is empty once enough
-    /// were confirmed.
+    /// Returns a sample, to be tested, of those `pages` of `pid` whose color is in `allowed` and known from the palette alone. The sample is
+    /// empty once enough frames were confirmed.
     ///
-    /// The sample has as many pages of each color as of any other: a palette that is wrong in one color only has few wrong frames among all, but
-    /// they may suffice to evict whoever holds that color.
+    /// The sample has equally many pages of each color, as far as possible. A palette that is wrong in one color only has few wrong frames
+    /// among all, but these may suffice to evict the owner of that color.
     pub fn to_check(&self, pid: i32, pages: &[Page], allowed: &[Color]) -> Vec<Page> {
-        let (Some(palette), true) = (&self.palette, self.reference.is_some()) else { return Vec::new() };
+        let Some(palette) = self.palette.as_ref().filter(|_| self.has_unchecked_palette()) else { return Vec::new() };
         let learned = self.learned();
-        if learned.stale || learned.confirmed >= CHECKED_PAGES {
-            return Vec::new();
-        }
         let by_palette = |page: &Page| {
             let (address, frame) = (page.0, page.1.frame()?);
             let measured = learned.frames.contains_key(&frame) || learned.pages.contains_key(&(pid, address));
-            let color = palette.color_of(frame).filter(|color| !measured && allowed.contains(color))?;
+            let is_open = !measured && learned.believes(frame);
+            let color = palette.color_of(frame).filter(|color| is_open && allowed.contains(color))?;
             Some((color, *page))
         };
         evenly_by_color(pages.iter().filter_map(by_palette).collect(), CHECKED_PAGES)
@@ -247,24 +300,31 @@ impl KnownColors {
 
     /// Compares the palette with the `answers` of eviction tests of `sample`, and records the colors that were measured.
     ///
-    /// A wrong palette is put aside. If the user named it, this fails with [`ColorError::PaletteContradicted`].
+    /// Blocks of frames for which the palette is wrong are forgotten. If the user named the palette, this fails with [`ColorError::PaletteContradicted`].
     pub fn judge(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Result<(), ColorError> {
         let Some(palette) = &self.palette else { return Ok(()) };
         let (mut wrong, mut right) = (0, 0);
+        let mut contradicted = Vec::new();
         for (page, answer) in sample.iter().zip(answers) {
-            let by_palette = page.1.frame().and_then(|frame| palette.color_of(frame));
-            match answer {
-                Some(Answer::Color(color)) => {
-                    self.learn(pid, *page, *color);
-                    if by_palette == Some(*color) { right += 1 } else { wrong += 1 }
-                }
-                Some(Answer::Other) => wrong += 1,
-                Some(Answer::Unsteady) | None => {}
+            let frame = page.1.frame();
+            let color = match answer {
+                Some(Answer::Color(color)) => Some(*color),
+                Some(Answer::Other) => None,
+                Some(Answer::Unsteady) | None => continue,
+            };
+            if let Some(color) = color {
+                self.learn(pid, *page, color);
+            }
+            if color.is_some() && frame.and_then(|frame| palette.color_of(frame)) == color {
+                right += 1;
+            } else {
+                wrong += 1;
+                contradicted.extend(frame.map(|frame| frame.0 / BLOCK_FRAMES));
             }
         }
         let mut learned = self.learned();
-        learned.confirmed += right;
-        learned.stale |= wrong > 0;
+        learned.contradicted.extend(contradicted);
+        learned.count(right, wrong);
         if wrong > 0 && self.named {
             return Err(ColorError::PaletteContradicted { wrong, tested: wrong + right });
         }
@@ -273,7 +333,7 @@ impl KnownColors {
 
     /// Summarizes the `answers` of eviction tests of a sample of pages of `pid` that should be on color.
     ///
-    /// Colors that prove wrong are forgotten, and a palette that claimed them is put aside.
+    /// Colors that prove wrong are forgotten, with all of their block.
     pub fn verified(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Verified {
         let mut verified = Verified::default();
         for (page, answer) in sample.iter().zip(answers) {
@@ -301,8 +361,8 @@ impl KnownColors {
     }
 }
 
-/// Draws disjoint samples of `pages`, each in ascending order, by which all of them are verified: the first sample, and further ones to
-/// add while the result is not decided ([`Verified::is_decided`]).
+/// Draws disjoint samples of `pages` for a verification, each in ascending order: the first sample, and further samples to add while the
+/// result is not decided ([`Verified::is_decided`]). A small number of pages is a single sample.
 pub fn samples(pages: &[Page]) -> Vec<Vec<Page>> {
     if pages.len() <= VERIFIED_WHOLE {
         return if pages.is_empty() { Vec::new() } else { vec![pages.to_vec()] };
@@ -315,7 +375,7 @@ pub fn samples(pages: &[Page]) -> Vec<Vec<Page>> {
     samples
 }
 
-/// Draws at most `count` of `items` at random, as evenly over the colors as the items allow.
+/// Returns at most `count` of `items`, drawn at random as evenly over the colors as the items allow.
 fn evenly_by_color<T>(mut items: Vec<(Color, T)>, count: usize) -> Vec<T> {
     fastrand::shuffle(&mut items);
     let mut drawn = HashMap::<Color, usize>::new();
@@ -335,7 +395,8 @@ pub fn all_colors(known: &KnownColors) -> Vec<Color> {
     (0..known.colors() as u16).map(Color).collect()
 }
 
-/// Does `work` on one of `cpus`, preferably the one where this thread runs. If that fails for a reason that may pass, tries the next CPU.
+/// Runs `work` on one of `cpus`, preferably the CPU where this thread runs, and returns its result. If `work` fails for a reason that may
+/// pass, the next CPU is tried.
 pub fn on_a_cpu<T>(cpus: &[CpuId], mut work: impl FnMut() -> Result<T, ColorError>) -> Result<T, ColorError> {
     let here = CpuId(sched_getcpu() as u32);
     let mut order: Vec<CpuId> = cpus.to_vec();
@@ -363,7 +424,7 @@ mod tests {
     #[test]
     fn a_statement_in_doubt_takes_further_samples_of_other_pages() {
         let verified = |on_color, pages| Verified { on_color, pages, undecided: 0 };
-        // 5 of 256 are 2 %, which chance explains where 1 % are off color; 12 of 256 it does not.
+        // 5 of 256 pages are 2 %. If 1 % of all pages are off color, chance explains 5 pages of the sample, but not 12.
         let decided =
             [(254, 256), (251, 256), (244, 256)].map(|(on_color, pages)| verified(on_color, pages).is_decided());
         assert_eq!(decided, [true, false, true]);
@@ -390,8 +451,48 @@ mod tests {
     }
 
     #[test]
+    fn a_table_is_corrected_where_it_was_wrong_and_dropped_where_that_is_often() {
+        let known = |frames: Vec<u64>| {
+            let colors = vec![Color(0); frames.len()];
+            let rule = Rule::Table { frames: frames.into_iter().map(FrameNumber).collect(), colors };
+            let palette =
+                Palette { schema: String::new(), level: 2, colors: 2, rule, fingerprint: None, boot_id: None };
+            KnownColors { named: false, ..KnownColors::trusted(palette) }
+        };
+        let page = |frame: u64| (frame * 4096, PageEntry::of_frame(FrameNumber(frame)));
+        let sample: Vec<Page> = (1..201).map(page).collect();
+        let of = |wrong: usize| {
+            let known = known((0..2000).collect());
+            let answer = |at| Some(if at < wrong { Answer::Color(Color(1)) } else { Answer::Color(Color(0)) });
+            known.judge(1, &sample, &(0..200).map(answer).collect::<Vec<_>>()).unwrap();
+            known
+        };
+        let kept = |wrong: usize| [1, 300, 1300].map(|frame| of(wrong).of_frame(FrameNumber(frame)));
+        let of = |wrong: usize| of(wrong).corrections();
+        // A table that has the measured colors already is not written again.
+        assert!(of(0).is_none());
+        let (few, many) = (of(2).unwrap(), of(3).unwrap());
+        assert_eq!((few.keeps_rest, many.keeps_rest), (true, false));
+        assert_eq!(few.contradicted, HashSet::from([0]));
+        assert_eq!((few.measured.len(), few.measured[&FrameNumber(1)]), (200, Color(1)));
+        assert_eq!(
+            kept(2),
+            [Some(Color(1)), None, Some(Color(0))],
+            "a page measured, one of the same block, one of another"
+        );
+        assert_eq!(kept(3), [Some(Color(1)), None, None]);
+        // A page with none of the requested colors contradicts the table only if the table gives it one of these colors.
+        let known = known(vec![600, 1200]);
+        known.rule_out(page(600), &[Color(1)]);
+        known.rule_out(page(700), &[Color(0)]);
+        assert!(known.corrections().is_none());
+        known.rule_out(page(600), &[Color(0)]);
+        assert_eq!(known.corrections().unwrap().contradicted, HashSet::from([1]));
+    }
+
+    #[test]
     fn a_sample_has_as_many_of_each_color_as_of_any_other() {
-        // 1000 of color 0, 40 of color 1, 3 of color 2.
+        // 1000 items of color 0, 40 of color 1, 3 of color 2.
         let items = (0..1043).map(|n| (Color(if n < 1000 { 0 } else { u16::from(n >= 1040) + 1 }), n)).collect();
         let sample = evenly_by_color(items, 50);
         let of = |from: usize, to: usize| sample.iter().filter(|n| (from..to).contains(*n)).count();

@@ -1,9 +1,9 @@
 //! The ledger of grants: which colors of which cache belong to whom. [Liedtke1997, §5.1: colors go to tasks or groups for exclusive
 //! use.]
 //!
-//! One file for the machine, in the [runtime folder](crate::runtime). Every change is made under a lock and replaces the file as a whole,
-//! so a crash leaves the ledger before or after it. A grant lives as long as its owner, which is known by process number and start time;
-//! grants of owners that have ended do not count, and are dropped at the next change.
+//! The ledger is one file in the [runtime folder](crate::runtime). Every change is made under a lock and replaces the file as a whole, so a
+//! crash leaves either the old ledger or the new one. A grant lives as long as its owner, which is identified by process number and start
+//! time. Grants of owners that have ended do not count, and are dropped at the next change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -26,7 +26,7 @@ const SCHEMA: &str = "isochrome-ledger/1";
 /// Name of the ledger's file.
 const FILE: &str = "ledger.json";
 
-/// A process, which is distinguished from a later one with the same number.
+/// A process that holds colors, distinguished from a later process with the same number.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Owner {
     /// Process number.
@@ -55,7 +55,7 @@ impl Owner {
         Ok(Owner { pid, start_ticks, name: resident::command(pid)? })
     }
 
-    /// Whether the process still runs. A process that has ended but was not waited for does not.
+    /// Whether the process still runs. A process that has ended counts as ended even before its parent has waited for it.
     pub fn is_alive(&self) -> bool {
         Pid(self.pid as i32).start_time() == Some(self.start_ticks)
     }
@@ -71,12 +71,12 @@ pub enum Sharing {
     Group(String),
 }
 
-/// The colors that a request wants.
+/// The colors that are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Exactly these colors.
     Colors(Vec<Color>),
-    /// This many colors: the lowest that nobody else holds, or those that the group holds already.
+    /// This many colors: first those that the group holds already, then the lowest that nobody else holds.
     Free(usize),
 }
 
@@ -108,7 +108,7 @@ pub struct GrantRequest<'a> {
     pub color_count: u32,
     /// CPUs on which the owner runs.
     pub cpus: Vec<CpuId>,
-    /// The colors wanted.
+    /// The colors that are requested.
     pub wanted: Wanted,
 }
 
@@ -123,7 +123,7 @@ struct LedgerFile {
     grants: Vec<Grant>,
 }
 
-/// The ledger of this machine. Only one process at a time has it open.
+/// An open ledger. Only one process at a time has the ledger of a folder open.
 pub struct Ledger {
     path: PathBuf,
     boot_id: String,
@@ -153,11 +153,11 @@ impl Ledger {
         &self.grants
     }
 
-    /// Grants colors to an owner, in place of those that it held of this level.
+    /// Grants colors to an owner, in place of the colors of this level that the owner held before, and returns the grant.
     ///
-    /// Fails with [`ColorError::ColorsHeld`] when a color is held by another owner that shares an instance of the cache and not the
-    /// group, with [`ColorError::TooFewFreeColors`], with [`ColorError::NoSuchColor`], and with [`ColorError::NothingAsked`]; nothing changes
-    /// then.
+    /// Fails with [`ColorError::ColorsHeld`] when another owner holds one of the colors, shares an instance of the cache, and is not in the
+    /// same group. Also fails with [`ColorError::TooFewFreeColors`], [`ColorError::NoSuchColor`] and [`ColorError::NothingAsked`]. Nothing
+    /// changes in these cases.
     pub fn grant(&mut self, request: GrantRequest<'_>) -> Result<Grant, ColorError> {
         let GrantRequest { owner, sharing, cache, color_count, mut cpus, wanted } = request;
         cpus.sort_unstable();
@@ -226,8 +226,8 @@ impl Ledger {
         Ok(released)
     }
 
-    /// Records that `numbering` numbers the colors of `level` from now on. `order` holds the new number of each old one; without it grants
-    /// keep their numbers.
+    /// Records that `numbering` numbers the colors of `level` from now on. `order` holds the new number for each old number; without `order`,
+    /// grants keep their numbers.
     pub fn renumber(&mut self, level: u8, numbering: &str, order: Option<&[Color]>) -> Result<(), SystemError> {
         if self.numberings.get(&level).is_some_and(|now| now == numbering) {
             return Ok(());
@@ -268,12 +268,12 @@ fn file_in(folder: &Path) -> Result<LedgerFile, SystemError> {
     Ok(file)
 }
 
-/// Returns the numbering of the colors of `level` by the ledger in `folder`; `None` if there is no entry.
+/// Returns the numbering of the colors of `level` by the ledger in `folder`; `None` if there is no entry, or if the ledger cannot be read.
 pub fn numbering_of(folder: &Path, level: u8) -> Option<String> {
     file_in(folder).ok()?.numberings.remove(&level)
 }
 
-/// Returns the colors of `level` that `owner` holds by the ledger in `folder`; `None` if it holds none.
+/// Returns the colors of `level` that `owner` holds by the ledger in `folder`; `None` if it holds none, or if the ledger cannot be read.
 pub fn colors_of(folder: &Path, owner: &Owner, level: u8) -> Option<Vec<Color>> {
     let grants = grants_in(folder).ok()?;
     grants.into_iter().find(|grant| grant.owner == *owner && grant.level == level).map(|grant| grant.colors)
@@ -327,6 +327,7 @@ mod tests {
             sharing_seen: None,
             load_ns: None,
             refill: None,
+            replacement: None,
             retention: Vec::new(),
         }
     }
@@ -337,7 +338,7 @@ mod tests {
     impl Sleeper {
         fn start() -> (Sleeper, Owner) {
             let child = Command::new("sleep").arg("600").spawn().unwrap();
-            // Until the program is there, the child still has the name of this one.
+            // Until the child executes `sleep`, it has the name of this process.
             while resident::command(child.id()).unwrap() != "sleep" {
                 std::thread::yield_now();
             }
@@ -381,7 +382,7 @@ mod tests {
         let (private, shared) = (cache(&[&[0], &[1]]), cache(&[&[0, 1]]));
         let ((_a, a), (_b, b)) = (Sleeper::start(), Sleeper::start());
         ledger.grant(request(&a, &private, &[0], colors(0..4))).unwrap();
-        // Another CPU with a cache of its own.
+        // A CPU with a cache of its own: the same colors are free there.
         ledger.grant(request(&b, &private, &[1], colors(0..4))).unwrap();
         assert!(ledger.release(&b).unwrap());
         for (cache, cpus) in [(&private, &[0][..]), (&private, &[0, 1]), (&shared, &[1])] {
@@ -394,7 +395,7 @@ mod tests {
             );
         }
         assert_eq!(ledger.grants().len(), 1);
-        // An owner may change what it holds.
+        // An owner may exchange its own colors.
         ledger.grant(request(&a, &private, &[0], colors(2..5))).unwrap();
         assert_eq!(ledger.grants()[0].colors, [2, 3, 4].map(Color));
     }
@@ -410,7 +411,7 @@ mod tests {
             ..request(owner, &cache, &[0], wanted)
         };
         ledger.grant(of_group(&a, "audio", colors(4..8))).unwrap();
-        // Free colors of a member are those of its group first.
+        // A member that requests free colors gets the colors of its group first.
         assert_eq!(ledger.grant(of_group(&b, "audio", Wanted::Free(4))).unwrap().colors, [4, 5, 6, 7].map(Color));
         assert!(matches!(ledger.grant(of_group(&c, "video", colors(7..9))), Err(ColorError::ColorsHeld { .. })));
         assert!(matches!(ledger.grant(request(&c, &cache, &[1], colors(7..9))), Err(ColorError::ColorsHeld { .. })));
@@ -425,7 +426,7 @@ mod tests {
         ledger.grant(request(&a, &cache, &[0], Wanted::Colors([1, 3, 4].map(Color).to_vec()))).unwrap();
         let granted = ledger.grant(request(&b, &cache, &[1], Wanted::Free(4))).unwrap();
         assert_eq!(granted.colors, [0, 2, 5, 6].map(Color));
-        // 16 colors, 3 of them held by another.
+        // 16 colors, 3 of which another owner holds.
         let error = ledger.grant(request(&b, &cache, &[1], Wanted::Free(14))).unwrap_err();
         assert!(matches!(error, ColorError::TooFewFreeColors { wanted: 14, free: 13, .. }), "{error}");
         assert!(matches!(ledger.grant(request(&b, &cache, &[1], Wanted::Free(0))), Err(ColorError::NothingAsked)));
@@ -460,7 +461,7 @@ mod tests {
         ledger.grant(request(&owner, &cache, &[0], colors(0..3))).unwrap();
         let reversed: Vec<Color> = (0..16).rev().map(Color).collect();
         for _ in 0..2 {
-            // Once only.
+            // The second call changes nothing.
             ledger.renumber(2, "machine's", Some(&reversed)).unwrap();
             ledger.renumber(3, "of another level", Some(&reversed)).unwrap();
         }

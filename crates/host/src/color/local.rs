@@ -11,9 +11,9 @@ use crate::sys::memory::Arena;
 /// Number of walks of each kind for the calibration.
 const CALIBRATION_WALKS: usize = 200;
 
-/// Eviction tests in a memory with pages of known color and, to test others by them, a second memory.
+/// Eviction tests of the pages of two memories: one with pages of known color, and a second one whose pages are tested by them.
 ///
-/// Pages of the first memory are numbered as in that memory; the numbers of the second follow.
+/// Pages of the first memory have the same numbers as in that memory. The numbers of the second memory's pages follow.
 pub struct LocalEvictionTest {
     walker: Walker,
     second: Option<Walker>,
@@ -23,7 +23,7 @@ pub struct LocalEvictionTest {
 }
 
 impl LocalEvictionTest {
-    /// Creates tests by pages of `arena`, of which those of `sets` are resident, and measures the walk times on these pages.
+    /// Creates tests by the pages of `sets` in `arena`, which must be resident, and measures the walk times on these pages.
     ///
     /// `ready`: whether the pages already hold the chains to walk along. `traversal`: which lines of the sets' pages have to be touched.
     ///
@@ -57,7 +57,7 @@ impl LocalEvictionTest {
 
     /// Makes `arena` the second memory, whose `pages` can be tested from now on. Returns the number of its first page.
     ///
-    /// `ready`: whether the pages already hold chains; otherwise they get them.
+    /// `ready`: whether the pages already hold chains to walk along; otherwise this function writes the chains.
     pub fn set_second(&mut self, arena: Arena, pages: &[u32], ready: bool) -> u32 {
         let mut second = Walker::new(arena, self.line_bytes, 1);
         for page in pages.iter().filter(|_| !ready) {
@@ -67,7 +67,7 @@ impl LocalEvictionTest {
         self.first()
     }
 
-    /// Removes and returns the second memory.
+    /// Removes and returns the second memory; `None` if there is none.
     pub fn take_second(&mut self) -> Option<Arena> {
         self.second.take().map(Walker::into_memory)
     }

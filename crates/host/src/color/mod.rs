@@ -1,9 +1,8 @@
 //! Colors of page frames: the samples that a palette is inferred from, the palettes of this boot, colored memory, and who holds which colors.
 //!
-//! Color shows when pages evict each other: touch a page, traverse a set of other pages, and see whether the page is still
-//! cached. [`discover`] finds eviction sets, one group of pages per color, without knowing how many there are; every
-//! further page is classified by which group evicts it. What the samples mean is concluded by
-//! [`isochrome_model::palette::infer()`].
+//! Pages of one color can evict each other. An eviction test touches a page, traverses a set of other pages, and checks whether the page is
+//! still cached. [`discover`] finds eviction sets, one group of pages per color, without knowing how many colors there are. Every further page
+//! is classified by the group that evicts it. [`isochrome_model::palette::infer()`] derives the colors from these samples.
 
 mod classify;
 pub mod discover;

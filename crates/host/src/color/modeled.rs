@@ -12,11 +12,11 @@ const COLORS: usize = 64;
 pub struct ModeledEvictionTest {
     /// Color of each page.
     pub colors: Vec<u16>,
-    /// Probability that a test is disturbed, so that any share of a page's lines misses.
+    /// Probability that the test of a page is disturbed, so that a random share of its lines misses.
     pub noise: f64,
-    /// Probability that a page survives although pages of its color fill the ways, unless they are half as many again.
+    /// Probability that a page survives although pages of its color fill the ways. No page survives 1.5 times as many pages as ways.
     pub luck: f64,
-    /// Probability that a test loses everything, no matter what is traversed.
+    /// Probability that a test evicts every target, no matter what is traversed.
     pub decay: f64,
     ways: usize,
     rng: fastrand::Rng,
@@ -27,7 +27,7 @@ impl ModeledEvictionTest {
     pub fn new(colors: u16, ways: usize, pages: usize, seed: u64) -> ModeledEvictionTest {
         let mut rng = fastrand::Rng::with_seed(seed);
         let colors = (0..pages).map(|_| rng.u16(0..colors)).collect();
-        // Never touched: only its size is asked for.
+        // The arena is never touched. Only its size is used.
         ModeledEvictionTest { colors, noise: 0.0, luck: 0.0, decay: 0.0, ways, rng, arena: Arena::map(pages).unwrap() }
     }
 }
@@ -35,11 +35,11 @@ impl ModeledEvictionTest {
 impl EvictionTest for ModeledEvictionTest {
     fn run(&mut self, set: &[u32], targets: &[u32], _passes: u32, shares: &mut Vec<f32>) {
         let mut rivals = [0; COLORS];
-        // A page that is touched again and again takes one way.
+        // A page that occurs several times in the set takes one way.
         for page in set.iter().collect::<BTreeSet<_>>() {
             rivals[usize::from(self.colors[*page as usize])] += 1;
         }
-        // Targets of a batch touched after one also compete with it.
+        // A target also competes with the targets of its color that are touched after it.
         let mut later = [0; COLORS];
         shares.clear();
         for target in targets.iter().rev() {

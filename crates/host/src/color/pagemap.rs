@@ -36,7 +36,7 @@ impl PageEntry {
         (self.is_resident() && self.0 & FRAME_BITS != 0).then_some(FrameNumber(self.0 & FRAME_BITS))
     }
 
-    /// The entry of a resident page with this frame.
+    /// Returns the entry of a resident page with the frame `frame`.
     #[cfg(test)]
     pub fn of_frame(frame: FrameNumber) -> PageEntry {
         PageEntry(PRESENT | frame.0)
@@ -61,8 +61,8 @@ pub fn entries(pagemap: &File, first: u64, count: usize) -> io::Result<Vec<PageE
 /// Calls `each` with the number and the entry of every resident page among `pages` (virtual page numbers) of the process that `pagemap`
 /// belongs to.
 ///
-/// Where the kernel can skip absent pages itself (Linux 6.7), untouched memory costs little. Pages that were only read, which share the
-/// frame of zeros, are left out then.
+/// If the kernel can skip absent pages itself (Linux 6.7), untouched memory costs little. In that case, pages that were only read, which share
+/// the frame of zeros, are left out.
 pub fn each_resident(pagemap: &File, pages: Range<u64>, mut each: impl FnMut(u64, PageEntry)) -> io::Result<()> {
     let mut at = pages.start;
     while at < pages.end {

@@ -1,8 +1,8 @@
 //! Memory of chosen colors.
 //!
-//! A [`FramePool`] holds pages of known colors; a [`ColoredRegion`] is contiguous memory made of some of them, colors in
-//! turn, so that how a task uses its colors is the same in every run. [Kim2013, §4.2 and Fig. 7] Pages given back are the
-//! first to be used again.
+//! A [`FramePool`] holds pages of known colors. A [`ColoredRegion`] is contiguous memory made of some of these pages, with its colors in
+//! rotation, so that a task uses its colors in the same manner in every run. [Kim2013, §4.2 and Fig. 7] Pages that were given back are reused
+//! first.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ struct Stock {
 }
 
 impl FramePool {
-    /// Creates a pool of the pages of `arena` whose color is known. The frames of the others go back to the system.
+    /// Creates a pool of the pages of `arena` whose color is known. The frames of the other pages go back to the system.
     ///
     /// `page_colors`: color of page i of the arena. `colors`: number of colors.
     pub fn new(arena: Arena, page_colors: &[Option<Color>], colors: u32) -> FramePool {
@@ -40,7 +40,7 @@ impl FramePool {
     }
 
     fn stock(&self) -> MutexGuard<'_, Stock> {
-        // A panic while the pool was locked may have lost pages, never handed one out twice.
+        // A panic while the pool was locked may have lost pages, but cannot have handed out a page twice.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +73,7 @@ impl FramePool {
         for (i, color) in colors.iter().enumerate() {
             let free =
                 stock.free.get(usize::from(color.0)).ok_or(ColorError::NoSuchColor { color: color.0, count })?.len();
-            // Of a color named more than once, every mention needs its pages.
+            // A color that is named more than once needs the pages of every mention.
             let mentions = colors.iter().filter(|c| *c == color).count();
             let wanted = pages / colors.len() * mentions + usize::from(i < pages % colors.len());
             if free < wanted {
@@ -95,8 +95,8 @@ impl FramePool {
                 Ok(region)
             }
             Err(MoveError { moved, source }) => {
-                // What was not moved is in its place still; to move it back would put the region's empty pages there. The rest
-                // goes back as the region is dropped, which locks the pool.
+                // Pages that were not moved are still in the pool's arena. Moving them back would replace them by the region's empty pages.
+                // The moved pages go back when the region is dropped, which locks the pool.
                 let colors: Vec<Color> = region.page_colors().skip(moved).collect();
                 for (page, color) in region.pages.drain(moved..).zip(colors).rev() {
                     stock.free[usize::from(color.0)].push(page);
@@ -167,8 +167,8 @@ impl Drop for ColoredRegion {
             Ok(()) => self.pages.len(),
             Err(error) => error.moved,
         };
-        // Pages that cannot be moved back are freed with the mapping, and their indices, which are empty, are never listed
-        // again: the pool shrinks, nothing else is harmed.
+        // Pages that cannot be moved back are freed with the mapping. Their indices in the pool are empty and are never listed again, so the
+        // pool only shrinks.
         for (i, page) in self.pages[..moved].iter().enumerate().rev() {
             let color = self.colors[i % self.colors.len()];
             stock.free[usize::from(color.0)].push(*page);
@@ -204,7 +204,7 @@ mod tests {
             origins.sort_unstable();
             origins.dedup();
             assert_eq!(origins.len(), free, "every page is listed once");
-            // An empty page would say 0, which is the mark of page 0 alone.
+            // An empty page would read 0, which is the mark of page 0 alone.
             assert!(origins.iter().all(|page| usize::from(page % 4) == color));
         }
     }
@@ -275,7 +275,7 @@ mod tests {
         let region = pool.take(&[Color(1), Color(3)], 8).unwrap();
         tire_after(&pool, 3, true);
         drop(region);
-        // Of 1, 3, 1, 3, 1, 3, 1, 3 the first three came back.
+        // Of the pages with colors 1, 3, 1, 3, 1, 3, 1, 3 the first three came back.
         assert_eq!(pool.available(), [16, 14, 16, 13]);
         assert_listed_pages_are_intact(&pool);
     }
@@ -288,7 +288,7 @@ mod tests {
             pool.take(&[Color(2)], 17),
             Err(ColorError::ColorExhausted { color: 2, wanted: 17, free: 16 })
         ));
-        // Color 0 is named twice: 32 pages over (0, 0, 1) need 22 of it.
+        // Color 0 is named twice: 32 pages over (0, 0, 1) need 22 pages of color 0.
         assert!(matches!(
             pool.take(&[Color(0), Color(0), Color(1)], 32),
             Err(ColorError::ColorExhausted { color: 0, .. })

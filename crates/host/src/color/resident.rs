@@ -55,7 +55,7 @@ pub fn mappings(pid: u32) -> Result<Vec<Mapping>, ColorError> {
 /// Returns the mappings of process `pid` that have resident pages, by address, even if the kernel hides the frames of these pages.
 ///
 /// Fails with [`ProcessError::NoSuchProcess`], with [`ProcessError::NoUserMemory`] for a thread of the kernel or a process that has ended, and
-/// with [`ProcessError::MemoryDenied`] where its memory is not this user's to see.
+/// with [`ProcessError::MemoryDenied`] if this user may not inspect its memory.
 pub fn seen_mappings(pid: u32) -> Result<Vec<Mapping>, ProcessError> {
     let command = command(pid)?;
     let failed = |file: &str, source: io::Error| match source.kind() {
@@ -74,13 +74,13 @@ pub fn seen_mappings(pid: u32) -> Result<Vec<Mapping>, ProcessError> {
     let malformed = io::Error::from(io::ErrorKind::InvalidData);
     let regions = regions_of(&smaps).ok_or_else(|| failed("smaps", malformed))?;
     let mut found = Vec::new();
-    // The vsyscall page lies outside of user space and has no entry.
+    // The vsyscall page lies outside of user space and has no pagemap entry.
     for region in regions.into_iter().filter(|region| region.name != "[vsyscall]") {
         let mut pages = Vec::new();
         pagemap::resident(&pagemap, region.start / page..region.end / page, &mut pages)
             .map_err(|error| failed("pagemap", error))?;
         let kind = region.kind();
-        // Such as its clock, which is no memory of the process.
+        // Mappings of the kernel, such as its clock page, are no memory of the process.
         if kind == Kind::Kernel && region.resident.0 == 0 {
             continue;
         }
@@ -144,13 +144,13 @@ mod tests {
     fn what_has_no_memory_to_map_is_refused() {
         // Process numbers end at 4 194 304.
         assert!(matches!(seen_mappings(u32::MAX), Err(ProcessError::NoSuchProcess { pid: u32::MAX })));
-        // The parent of the kernel's threads, where this process namespace shows it.
+        // Process 2 is the parent of the kernel's threads, if this PID namespace shows it.
         if command(2).is_ok_and(|name| name == "kthreadd") {
             assert!(matches!(seen_mappings(2), Err(ProcessError::NoUserMemory { pid: 2, .. })));
         }
     }
 
-    /// Program that maps memory of every kind, reports so, and waits for the end of its input.
+    /// Program that maps memory of every kind, prints `ready`, and waits for the end of its input.
     const MAPPER: &str = r#"
 import ctypes, mmap, os, sys, tempfile
 page = mmap.PAGESIZE
@@ -206,12 +206,12 @@ sys.stdin.read()
         };
         let page_kib = page_bytes() as u64 / 1024;
         assert_eq!(residence.resident * page_kib, kib("Rss:"), "{residence:?} {rollup}");
-        // The kernel calls pages anonymous that private mappings have copies of.
+        // The kernel counts the copies of pages in private mappings as anonymous.
         assert_eq!(residence.anonymous * page_kib, kib("Anonymous:"), "{residence:?} {rollup}");
         let of = |kind| residence.immovable.get(&kind).copied().unwrap_or(0);
         let kinds = [Kind::SharedMemory, Kind::Memfd, Kind::DevShm, Kind::SysV];
         assert_eq!(kinds.map(of), [48, 24, 12, 3], "{residence:?}");
-        // The C library may share files of its own.
+        // The C library may share files of its own, so only files in the folder are compared.
         assert_eq!(in_folder.immovable, [(Kind::SharedFile, 6)].into(), "{in_folder:?}");
     }
 }

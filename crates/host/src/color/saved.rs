@@ -1,10 +1,9 @@
 //! The palette of this boot: saved once, found again by every later invocation.
 //!
-//! The file begins with a line of JSON that says for which boot, machine and cache level it holds. Then follows the color of each frame,
-//! from the first one measured to the last: one byte per frame (two if the level has more than 255 colors), all bits set if the color is
-//! not known.
+//! The file begins with a line of JSON that names the boot, machine and cache level. The color of each frame follows, from the first measured
+//! frame to the last. A color takes one byte (two if the level has more than 255 colors). All its bits are set if the color is not known.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use isochrome_model::machine::Machine;
@@ -19,12 +18,27 @@ use crate::runtime;
 /// Version of the file format.
 const SCHEMA: &str = "isochrome-saved-palette/1";
 
+/// Number of frames in a block that a host moves as a whole: 2 MiB in pages of 4 KiB. If a host moves other blocks, further samples find the
+/// moved frames.
+pub const BLOCK_FRAMES: u64 = 512;
+
+/// Corrections of a saved table that follow from the measurements of a command.
+#[derive(Clone, Debug)]
+pub struct Corrections {
+    /// Colors measured, by frame number.
+    pub measured: HashMap<FrameNumber, Color>,
+    /// Blocks of [`BLOCK_FRAMES`] frames for which the table is wrong, by number.
+    pub contradicted: HashSet<u64>,
+    /// Whether the table is kept for all other frames.
+    pub keeps_rest: bool,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Header {
     saved: String,
     /// The palette with an empty table.
     palette: Palette,
-    /// First frame whose color is stored behind the line.
+    /// First frame whose color is stored behind the header line.
     first: FrameNumber,
     /// Number of frames whose color is known.
     known: usize,
@@ -85,7 +99,10 @@ pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf,
     Ok(path)
 }
 
-/// Loads the palette of `level` saved in `folder`, if it is of `boot`. The caller has to check what it says of frames in use.
+/// Loads the palette of `level` saved in `folder` for `boot`. The caller has to check its colors of frames in use.
+///
+/// Fails with [`ColorError::NoSavedPalette`] if no palette is saved, and if the saved one is damaged, of another machine, or of an earlier
+/// boot.
 pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, ColorError> {
     let path = path(folder, level);
     let Some(file) = runtime::read(&path)? else { return Err(ColorError::NoSavedPalette { path, level }) };
@@ -99,8 +116,8 @@ pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, ColorError
     bytes.ok_or(ColorError::SavedPaletteDamaged { path })
 }
 
-/// Corrects the table of `level` saved in `folder` by the colors `measured` since. Returns `false` if there is no table.
-pub fn repair(folder: &Path, level: u8, measured: &HashMap<FrameNumber, Color>) -> Result<bool, ColorError> {
+/// Corrects the table of `level` saved in `folder`, and adds the frames measured since. Returns `false` if there is no table.
+pub fn repair(folder: &Path, level: u8, corrections: &Corrections) -> Result<bool, ColorError> {
     let path = path(folder, level);
     let Ok(Some(file)) = runtime::read(&path) else { return Ok(false) };
     let Some((_, Some(mut palette))) = parse(&file) else { return Ok(false) };
@@ -108,13 +125,17 @@ pub fn repair(folder: &Path, level: u8, measured: &HashMap<FrameNumber, Color>) 
         return Ok(false);
     };
     let Rule::Table { frames, colors } = &mut palette.rule else { return Ok(false) };
-    for (frame, color) in frames.iter().zip(colors.iter_mut()) {
-        *color = measured.get(frame).copied().unwrap_or(*color);
-    }
+    let Corrections { measured, contradicted, keeps_rest } = corrections;
+    let old = frames.drain(..).zip(colors.drain(..));
+    let mut table: BTreeMap<FrameNumber, Color> =
+        old.filter(|(frame, _)| *keeps_rest && !contradicted.contains(&(frame.0 / BLOCK_FRAMES))).collect();
+    table.extend(measured.iter().map(|(frame, color)| (*frame, *color)));
+    (*frames, *colors) = table.into_iter().unzip();
     save(folder, palette, &Boot { fingerprint, boot_id }).map(|_| true)
 }
 
-/// Parses a file: returns the palette of the header, and the whole palette if the table behind it fits.
+/// Parses a file, and returns the palette of the header, and the whole palette if the table behind the header fits. Returns `None` if the
+/// header is damaged or of another version.
 fn parse(file: &[u8]) -> Option<(Palette, Option<Palette>)> {
     let end = file.iter().position(|byte| *byte == b'\n')?;
     let header: Header = serde_json::from_slice(&file[..end]).ok()?;
@@ -176,10 +197,31 @@ mod tests {
             assert_eq!((&loaded.rule, loaded.colors), (&saved.rule, saved.colors));
             assert_eq!(path.file_name().unwrap(), "palette-l2");
         }
-        // One byte per frame behind the line, from 100 to 9000.
+        // The file has one byte per frame behind the header line, for frames 100 to 9000.
         let path = save(folder.path(), of_frames(16), &boot()).unwrap();
         let file = fs::read(path).unwrap();
         assert_eq!(file.len() - file.iter().position(|byte| *byte == b'\n').unwrap() - 1, 8901);
+    }
+
+    #[test]
+    fn a_table_loses_what_was_contradicted_and_gains_what_was_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let repaired = |contradicted: &[u64], keeps_rest| {
+            save(folder.path(), of_frames(16), &boot()).unwrap();
+            let measured = [(150, 3), (20_000, 7)].map(|(frame, color)| (FrameNumber(frame), Color(color)));
+            let (measured, contradicted) = (HashMap::from(measured), contradicted.iter().copied().collect());
+            assert!(repair(folder.path(), 2, &Corrections { measured, contradicted, keeps_rest }).unwrap());
+            let table = load(folder.path(), 2, &boot()).unwrap();
+            let color = |frame| table.color_of(FrameNumber(frame)).map(|color| color.0);
+            ([149, 150, 5000, 9000, 20_000].map(color), table.frames().unwrap().len())
+        };
+        assert_eq!(repaired(&[], true), ([Some(5), Some(3), Some(8), Some(8), Some(7)], 105));
+        // Block 0 holds the frames 100 to 199, block 9 the frames around 5000.
+        assert_eq!(repaired(&[0, 9], true), ([None, Some(3), None, Some(8), Some(7)], 3));
+        assert_eq!(repaired(&[9], false), ([None, Some(3), None, None, Some(7)], 2));
+        fs::remove_file(path(folder.path(), 2)).unwrap();
+        let nothing = Corrections { measured: HashMap::new(), contradicted: HashSet::new(), keeps_rest: true };
+        assert!(!repair(folder.path(), 2, &nothing).unwrap(), "no table is created");
     }
 
     #[test]

@@ -21,20 +21,20 @@ pub struct Source {
     pub palette: Option<Palette>,
     /// Whether that palette, or the saved one, is trusted without eviction tests.
     pub trusted: bool,
-    /// The cache level. If it is `None`: that of the palette, or the one that [`Target::of`] chooses.
+    /// The cache level, unless a palette is named, which has a level of its own. If it is `None`, [`Target::of`] chooses the level.
     pub level: Option<u8>,
     /// Random seed of the measurements.
     pub seed: u64,
 }
 
 impl Source {
-    /// Returns what is known of colors for a program that runs on `cpus`, and where the numbers of colors come from; `None` if the palette is
-    /// trusted.
+    /// Returns the known colors for a program that runs on `cpus`, and where the numbers of colors come from. The latter is `None` if the
+    /// palette is trusted.
     ///
-    /// Nothing has to be known beforehand: the reference is measured if it does not exist yet.
+    /// The reference is measured if it does not exist yet.
     ///
-    /// Fails as [`Reference::obtain`] and [`Target::of`] do; where the palette is trusted, with [`ColorError::FramesHidden`] and as
-    /// [`saved::load`] does.
+    /// Fails as [`Reference::obtain`], [`Reference::order_by_frames`] and [`Target::of`] do. If the palette is trusted, fails with
+    /// [`ColorError::FramesHidden`] and as [`saved::load`] does.
     ///
     /// # Panics
     ///

@@ -16,14 +16,15 @@ pub struct Target {
     pub level: u8,
     /// Geometry of the level.
     pub geometry: Geometry,
-    /// Size of the next data level inside this one.
+    /// Size of the next data level inside the level.
     pub inner: Bytes,
 }
 
 impl Target {
-    /// Returns level `level` of `machine`, or by default the level to color for `cpu`.
+    /// Returns level `level` of `machine`; if it is `None`, the level to color for `cpu`.
     ///
-    /// Fails with [`ColorError::OneColor`] when the level has one color only or is not known.
+    /// Fails with [`ColorError::NoSuchLevel`] if the machine has no such level, and with [`ColorError::OneColor`] if the level has one color
+    /// only, or if no level can be colored.
     pub fn of(machine: &Machine, level: Option<u8>, cpu: CpuId) -> Result<Target, ColorError> {
         let chosen = match level {
             Some(level) => machine.data_level(level).ok_or(ColorError::NoSuchLevel { level })?,
@@ -37,7 +38,8 @@ impl Target {
         Ok(Target { level: chosen.level, geometry, inner })
     }
 
-    /// Returns the outermost level that is private to `cpu`, or else level 2, whether or not it can be colored.
+    /// Returns the outermost level beyond the first that is private to `cpu`, or else the innermost level beyond the first; `None` if there is
+    /// no such level. The level need not be colorable.
     ///
     /// This is the level to flood where nothing can be partitioned.
     pub fn to_flood(machine: &Machine, cpu: CpuId) -> Option<Target> {
@@ -57,7 +59,7 @@ impl Target {
         }
     }
 
-    /// Returns the number of pages in which to search eviction sets: enough to find missing colors, and for the calibration.
+    /// Returns the number of pages among which to search for eviction sets: enough to find missing colors, and for the calibration.
     pub(super) fn pages_to_search(&self) -> usize {
         (2 * self.search().pages()).max(self.sizes().pages_needed())
     }

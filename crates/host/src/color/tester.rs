@@ -1,11 +1,12 @@
-//! Sequential eviction tests: they determine the color of each of some pages, with as many tests as the noise of the machine requires.
+//! Sequential eviction tests, which determine the colors of pages with as many tests as the noise of the machine requires.
 //!
-//! One mechanism serves draws, the verification of what was moved and the check of what was saved. A test touches a batch of pages,
-//! traverses the eviction sets of some colors, drawn at random, and times a walk over each page. Each test carries its own
-//! controls. Pages of other colors (*canary pages*) compete with nothing of the test. Two of them decide whether it counts, since a
-//! test during which they are lost was disturbed, whatever it shows of the pages; others estimate how often a page is lost without
-//! cause, which is what the [decision](isochrome_model::palette::decode) is weighed by. And a page of one of the colors traversed has
-//! to be gone (*positive control*): an eviction set whose pages were given other frames meanwhile evicts nothing, and is found by that.
+//! The same tests serve to draw frames, to verify moved pages and to check saved colors. A test touches a batch of pages, traverses the
+//! eviction sets of some colors, drawn at random, and times a walk over each page.
+//!
+//! Each test carries its own controls. *Canary pages* have other colors, so they compete with nothing in the test. Two canary pages decide
+//! whether the test counts: if one of them is lost, the test was disturbed. Further canary pages estimate how often a page is lost without
+//! cause, and the [decision](isochrome_model::palette::decode) is weighed by this rate. The *positive control* is a page of a traversed color,
+//! which must be evicted. It reveals an eviction set whose pages were given other frames, because such a set evicts nothing.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use crate::interrupt;
 /// How reliable answers must be, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most probability that an answer is wrong.
+    /// Largest probability that an answer is wrong.
     pub error: f64,
     /// Time after which pages without an answer stay undecided.
     pub limit: Duration,
@@ -41,29 +42,30 @@ const EVICTED_RATE: f64 = 0.85;
 const NOISE_MIN: f64 = 0.02;
 const NOISE_MAX: f64 = 0.45;
 
-/// How often a set is traversed in a test, and which share of its pages: normally, and once positive controls have survived so often that
-/// a set is in doubt, as with replacement that is far from least-recently-used.
+/// Number of passes over a set in a test, and share of its pages that are traversed. Tests are brief as a rule. They are thorough once
+/// positive controls have survived so often that a set is in doubt, as with replacement that is far from least-recently-used.
 const BRIEF: (u32, f64) = (2, 0.75);
 const THOROUGH: (u32, f64) = (3, 1.0);
 
-/// Pages of a batch per color asked about. Pages of one color evict each other if there are more of them than the cache has ways.
+/// Number of pages of a batch per requested color. Pages of one color evict each other if there are more of them than the cache has ways.
 const PER_COLOR: usize = 4;
 
 /// Most pages of a batch, so that the first page does not wait too long for the last.
 const BATCH_MAX: usize = 48;
 
-/// Number of tests of each batch before the odds are computed: about as many as a page takes on a quiet machine.
+/// Number of tests of each batch before the odds are computed: about as many as a page takes on an undisturbed machine.
 const TESTS_AT_ONCE: usize = 6;
 
 /// Number of tests after which a page stays undecided.
 const TESTS_MAX: u32 = 96;
 
-/// Number of canary pages that decide whether a test counts, and of those by which the noise is estimated.
+/// Number of canary pages that decide whether a test counts, and number of canary pages by which the noise is estimated.
 const GATES: usize = 2;
 const ESTIMATES: usize = 2;
 
-/// Natural logarithms of the odds that an eviction set still evicts: at or below which it counts as lost, at or below which it is in
-/// doubt and traversed thoroughly, and the highest that is kept, since a set that was good for long may become bad.
+/// Thresholds of the natural logarithm of the odds that an eviction set still evicts. At or below the first, the set counts as lost. At or
+/// below the second, the set is in doubt and traversed thoroughly. The third is the highest value that is kept, since a set that was good for
+/// long may become bad.
 const SET_LOST: f64 = -9.2;
 const SET_DOUBTED: f64 = -2.0;
 const SET_KEPT: f64 = 5.0;
@@ -72,20 +74,25 @@ const SET_KEPT: f64 = 5.0;
 /// [`EVICTED_RATE`].
 const UNEVICTED_RATE: f64 = 0.5;
 
-/// Number of pages that are screened together, how often a page has to be evicted to pass, and rounds after which undecided pages pass.
+/// Number of pages that are screened together, number of tests that must evict a page for it to pass, and number of rounds after which
+/// undecided pages pass.
 const SCREENED: usize = 48;
 const SCREENED_TWICE: u8 = 2;
 const SCREENINGS_MAX: usize = 8;
 
-/// Number of tests in a call after which the cause of disturbances is examined for the first time if most tests are disturbed; then it is
-/// examined after twice as many each time. Number of pairs for this, how often the single page of a control is touched for each page of the
-/// set (it stays in the level and takes less time), and the largest p-value of a conclusion.
+/// Number of tests in a call after which the cause of disturbances is examined for the first time, if most tests are disturbed. The cause is
+/// examined again each time the number of tests has doubled.
 const TELL_APART_AFTER: u64 = 128;
+/// Number of pairs of a test and a control with which the cause is examined.
 const TELL_APART_PAIRS: usize = 128;
+/// Number of times that the single page of such a control is touched for each page of the set. The page stays in the level and takes less
+/// time.
 const CONTROL_REPEATS: usize = 8;
+/// Largest p-value at which a cause is concluded.
 const TELL_APART_ERROR: f64 = 1e-4;
 
-/// Share of a canary page's lines from which on a test counts as disturbed. In an undisturbed test hardly any line is evicted.
+/// Least share of a canary page's lines that must be evicted for a test to count as disturbed. In an undisturbed test hardly any line is
+/// evicted.
 pub(crate) const DISTURBED: f32 = 0.25;
 
 /// Determines colors by eviction tests, and tracks the state of the eviction sets and the noise from test to test.
@@ -94,10 +101,10 @@ pub struct Tester<E: EvictionTest> {
     pub eviction_test: E,
     sets: Vec<Vec<u32>>,
     rng: fastrand::Rng,
-    /// Canary pages evicted in tests that counted, and canary pages walked in these. Old tests fade.
+    /// Number of canary pages evicted in tests that counted, and number of canary pages walked in these tests. Old tests lose weight.
     lost: f64,
     seen: f64,
-    /// Number of tests made, and of those that were disturbed.
+    /// Number of tests made, and number of disturbed tests among these.
     tests: u64,
     disturbed: u64,
     /// For each color, the logarithm of the odds that its set evicts.
@@ -139,7 +146,7 @@ impl Test {
         shares[first..middle].iter().chain(&shares[behind..last]).copied()
     }
 
-    /// Whether a canary page at the beginning or at the end was evicted although nothing competed with it.
+    /// Whether a canary page at the beginning or at the end of the walk was evicted although nothing competed with it.
     fn was_disturbed(&self, shares: &[f32]) -> bool {
         let (first, last) = (self.gates.min(1), shares.len() - self.gates.saturating_sub(1));
         shares[..first].iter().chain(&shares[last..]).any(|share| *share >= DISTURBED)
@@ -147,7 +154,7 @@ impl Test {
 }
 
 impl<E: EvictionTest> Tester<E> {
-    /// Creates a tester. `sets`: for each color the pages of an eviction set, by the numbers that `eviction_test` knows them by.
+    /// Creates a tester. `sets`: for each color the pages of an eviction set, numbered as in `eviction_test`.
     pub fn new(eviction_test: E, sets: Vec<Vec<u32>>, seed: u64) -> Tester<E> {
         let rng = fastrand::Rng::with_seed(seed);
         let evicts = vec![0.0; sets.len()];
@@ -177,7 +184,7 @@ impl<E: EvictionTest> Tester<E> {
 
     /// Returns conservative estimates of the rates at which pages are evicted.
     fn rates(&self) -> TestRates {
-        // One lost of twenty is what is assumed before anything was seen.
+        // Before the first test, one lost page of twenty is assumed.
         let (lost, seen) = (self.lost + 1.0, self.seen + 20.0);
         let share = lost / seen;
         let upper = share + (share * (1.0 - share) / seen).sqrt();
@@ -186,9 +193,9 @@ impl<E: EvictionTest> Tester<E> {
 
     /// Returns the answer for each of `targets`: which of the colors `among` it has; `None` where no decision was reached in time.
     ///
-    /// Fails with [`ColorError::CacheUnsteady`] where most tests were disturbed, so that nothing can be seen, with
-    /// [`ColorError::ReferenceLost`] where an eviction set of these colors evicts no more, with [`ColorError::ReferenceMixed`] where sets evict
-    /// pages of other colors, and with [`SystemError::Interrupted`].
+    /// Fails with [`ColorError::CacheUnsteady`] if most tests were disturbed and most pages stay undecided, with [`ColorError::ReferenceLost`]
+    /// if an eviction set of these colors no longer evicts, with [`ColorError::ReferenceMixed`] if sets evict pages of other colors, and with
+    /// [`SystemError::Interrupted`].
     pub fn classify(
         &mut self,
         targets: &[u32],
@@ -233,7 +240,7 @@ impl<E: EvictionTest> Tester<E> {
             if open.is_empty() || interrupt::interrupted() {
                 break;
             }
-            // Another company each time.
+            // Each round batches the pages differently.
             self.rng.shuffle(&mut open);
             let before = (self.tests, self.disturbed);
             let pages: Vec<u32> = open.iter().map(|(at, _)| targets[*at]).collect();
@@ -285,7 +292,7 @@ impl<E: EvictionTest> Tester<E> {
             if interrupt::interrupted() {
                 return Err(SystemError::Interrupted.into());
             }
-            // Another company each time: two pages that evict each other are apart then.
+            // Each round batches the pages differently, so two pages that evict each other are likely to be apart.
             self.rng.shuffle(&mut open);
             let before = (self.tests, self.disturbed);
             self.round(&mut open, targets, among, batch);
@@ -364,7 +371,7 @@ impl<E: EvictionTest> Tester<E> {
                 tests.push(self.prepare(range.clone(), &pages, among, tested));
             }
         }
-        // Batches in turn, so that what lasts for a moment does not hit one of them alone.
+        // The tests of all batches are mixed, so that a short disturbance does not hit one batch alone.
         self.rng.shuffle(&mut tests);
         for (test, shares) in tests.iter().zip(self.make(&tests)) {
             if self.take_in_controls(test, &shares) {
@@ -377,7 +384,8 @@ impl<E: EvictionTest> Tester<E> {
         }
     }
 
-    /// Draws half of `colors` colors at random to be tested; pages of the others are the control. A single color is drawn half of the time.
+    /// Returns which of `colors` colors are tested: a random half. Pages of the other colors are the control. A single color is tested half of
+    /// the time.
     fn half(&mut self, colors: usize) -> Vec<bool> {
         let mut tested = vec![false; colors];
         let count = if colors == 1 { self.rng.usize(..2) } else { colors / 2 };
@@ -387,25 +395,26 @@ impl<E: EvictionTest> Tester<E> {
         tested
     }
 
-    /// Returns how often sets are traversed now, and which share of their pages.
+    /// Returns the number of passes over a set in the next tests, and the share of its pages that are traversed.
     fn traversal(&self) -> (u32, f64) {
         if self.evicts.iter().any(|odds| *odds <= SET_DOUBTED) { THOROUGH } else { BRIEF }
     }
 
-    /// Makes `tests`, which were prepared one after the other, and returns the share of each walked page that was evicted.
+    /// Makes `tests`, which were prepared with the same number of passes, and returns the share of each walked page that was evicted.
     fn make(&mut self, tests: &[Test]) -> Vec<Vec<f32>> {
         let pairs: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.walked[..])).collect();
         let passes = tests.first().map_or(THOROUGH.0, |test| test.passes);
         self.eviction_test.run_all(&pairs, passes)
     }
 
-    /// Prepares a test of `pages` by the sets of those colors of `among` that are `tested`, or by that of another color if none is.
+    /// Prepares a test of `pages` by the sets of those colors of `among` that are `tested`. If no color is tested, the set of a color outside
+    /// of `among` is traversed.
     fn prepare(&mut self, batch: std::ops::Range<usize>, pages: &[u32], among: &[Color], tested: Vec<bool>) -> Test {
         let of = |color: &Color| usize::from(color.0);
         let mut traversed: Vec<usize> =
             among.iter().zip(&tested).filter(|(_, tested)| **tested).map(|(color, _)| of(color)).collect();
         if traversed.is_empty() {
-            // A control takes as long as a test.
+            // A test of no color traverses another set, so that it takes as long as any other test.
             let others: Vec<usize> =
                 (0..self.sets.len()).filter(|color| !among.iter().any(|c| of(c) == *color)).collect();
             traversed.extend(self.rng.choice(&others));
@@ -425,7 +434,7 @@ impl<E: EvictionTest> Tester<E> {
         let positive = positive.filter(|_| !controls.is_empty());
         let (first, last) = gates.split_at(gates.len().min(1));
         let walked = [first, before, estimates, &controls, after, last].concat();
-        // A page of an eviction set is not tested by a set that holds it.
+        // A page that is walked is left out of the traversed sets.
         let (passes, share) = self.traversal();
         let mut set = Vec::new();
         for color in &traversed {
@@ -457,16 +466,17 @@ impl<E: EvictionTest> Tester<E> {
                 false => (1.0 - EVICTED_RATE) / (1.0 - UNEVICTED_RATE),
             };
             let before = self.evicts[color];
-            // What a brief traversal spares, a thorough one may evict: only that says that a set is lost.
+            // A thorough traversal may evict pages that a brief one spares, so only a thorough traversal can show that a set is lost.
             let lowest = if test.passes < THOROUGH.0 { SET_DOUBTED.min(before) } else { f64::NEG_INFINITY };
             self.evicts[color] = (before + ratio.ln()).clamp(lowest, SET_KEPT);
         }
         true
     }
 
-    /// Classifies the pages of the eviction sets themselves, each by its set without it, and returns the answers color by color.
+    /// Classifies the pages of the eviction sets themselves, and returns the answers color by color. Each page is tested by its set without
+    /// the page.
     ///
-    /// A set that no longer evicts shows in the answers, and is not an error.
+    /// A set that no longer evicts is no error here, but shows in the answers.
     pub fn classify_sets(&mut self, effort: Effort) -> Result<Vec<Vec<Option<Answer>>>, ColorError> {
         let colors: Vec<Color> = (0..self.sets.len() as u16).map(Color).collect();
         let pages: Vec<u32> = self.sets.concat();
@@ -493,7 +503,7 @@ mod tests {
         Tester::new(eviction_test, sets, seed)
     }
 
-    /// Returns the shares of wrong and of missing answers among pages 1000 to 3000, for the first `count` colors.
+    /// Returns the numbers of wrong and of missing answers among pages 1000 to 3000, for the first `count` colors.
     fn classify(tester: &mut Tester<ModeledEvictionTest>, count: u16, effort: Effort) -> (usize, usize) {
         let targets: Vec<u32> = (1000..3000).collect();
         let among: Vec<Color> = (0..count).map(Color).collect();
@@ -517,7 +527,7 @@ mod tests {
                 let mut eviction_test = ModeledEvictionTest::new(16, 8, 4096, seed);
                 eviction_test.noise = noise;
                 let (wrong, open) = classify(&mut tester(eviction_test, seed), count, Effort::STATEMENT);
-                // 1e-4 of 2000 pages each; the pages a test cannot tell from unsteady ones are few.
+                // Each of the 2000 answers is wrong with a probability of at most 1e-4, and few pages stay undecided.
                 assert!(wrong <= 3, "noise {noise}, {count} colors: {wrong} wrong");
                 assert!(open <= 20, "noise {noise}, {count} colors: {open} open");
             }
@@ -543,7 +553,7 @@ mod tests {
             let mut tester = tester(ModeledEvictionTest::new(16, 8, 4096, 5), 5);
             let targets: Vec<u32> = (1000..3000).collect();
             assert!(tester.colors_of(&targets, &among).is_ok(), "all sets evict");
-            // Seven of the 14 pages have other frames now, whose color is another one.
+            // Seven of the 14 pages have frames of another color now.
             let Tester { eviction_test, sets, .. } = &mut tester;
             sets[2][..7].iter().for_each(|page| eviction_test.colors[*page as usize] = 9);
             let lost = tester.colors_of(&targets, &among);
@@ -551,8 +561,8 @@ mod tests {
         }
     }
 
-    /// Frames that were freed last are often of few colors. An `exec` once waited a minute for answers by such pages, and then blamed the
-    /// cache.
+    /// Frames that were freed last are often of few colors. Eviction sets of such pages must not be mistaken for an unsteady cache after a
+    /// long wait.
     #[test]
     fn eviction_sets_whose_pages_are_all_of_a_few_colors_are_told_from_a_cache_that_loses_its_contents() {
         for (seed, real) in [(1, 1), (2, 2), (3, 3)] {
@@ -568,7 +578,7 @@ mod tests {
     #[test]
     fn sets_that_brief_traversals_spare_are_traversed_thoroughly_and_not_lost() {
         let mut tester = tester(ModeledEvictionTest::new(16, 8, 4096, 8), 8);
-        // Three quarters of a set are too few to evict for sure; all of it is not.
+        // Three quarters of a set are too few to evict for sure, but the whole set is enough.
         tester.eviction_test.luck = 0.5;
         let (wrong, _) = classify(&mut tester, 4, Effort::STATEMENT);
         assert!(wrong <= 3, "{wrong} wrong");

@@ -33,7 +33,7 @@ const CHILD_SIGNAL: i32 = 17;
 pub struct Program {
     /// Process of the program, a child of this one.
     pub pid: Pid,
-    /// This process, which holds the colors until the program can.
+    /// This process, which holds the colors until the program can hold them.
     pub own: Owner,
     /// Time at which the program was started.
     pub started: Instant,
@@ -50,11 +50,11 @@ pub struct Program {
 /// Callbacks with which a [`Keeper`] queries and notifies its caller.
 #[derive(Clone, Copy)]
 pub struct Hooks<'a> {
-    /// Whether the program has said that it is ready, for [`Readiness::Reported`].
+    /// Whether the program has reported that it is ready, for [`Readiness::Reported`].
     pub is_ready: &'a (dyn Fn() -> bool + Sync),
     /// Called with every notice.
     pub tell: &'a (dyn Fn(Notice<'_>) + Sync),
-    /// Words an error for the report, with the hints that the caller has to add.
+    /// Returns the text of an error for the report, with the hints that only the caller can add.
     pub explain: &'a (dyn Fn(&(dyn Error + 'static)) -> String + Sync),
 }
 
@@ -63,15 +63,15 @@ pub struct Hooks<'a> {
 pub enum Notice<'a> {
     /// The program runs but is not on its colors, because of this first error. The last report lists all errors.
     OffColors(&'a str),
-    /// The program has not reported that it is ready for this long.
+    /// The program is still not ready after this time.
     NotReady(Duration),
-    /// The program is on its colors for the first time. In a dry run: what that would take.
+    /// The program is on its colors for the first time. In a dry run, the report contains the expected work instead.
     Report(&'a PlacementReport),
-    /// Waiting for the program to get onto its colors is over: it is there, or cannot get there now.
+    /// The caller need not wait any longer: the program is on its colors, or cannot be moved to them now.
     Done,
 }
 
-/// Finds colors and reserves them, as [`Coloring::reserved`] does; the error is the reason why that failed.
+/// Finds colors and reserves them, as [`Coloring::reserved`] does. The error is the reason why no colors could be obtained.
 pub type Obtain = dyn Fn() -> Result<Coloring, String> + Send + Sync;
 
 /// Puts a program on its colors and keeps it there.
@@ -79,7 +79,7 @@ pub struct Keeper<'a> {
     program: Program,
     obtain: Arc<Obtain>,
     hooks: Hooks<'a>,
-    /// The thread that is finding colors, if one is.
+    /// The thread that finds colors, until its result is taken.
     obtaining: Option<JoinHandle<Result<Coloring, String>>>,
     /// The program as owner, once the colors belong to it.
     owner: Option<Owner>,
@@ -95,11 +95,11 @@ pub struct Keeper<'a> {
     is_late: bool,
     pace: Pace,
     progress: Progress,
-    /// How often eviction tests failed or found pages off color after they were moved.
+    /// Number of times that eviction tests failed, or found pages off color after a move.
     attempts: u32,
     /// Number of times that the pages of known color were checked.
     renewals: u32,
-    /// When the pages are tested again; `None` until the program is on its colors.
+    /// Schedule of further tests of the pages; `None` until the program is on its colors.
     retests: Option<Retests>,
 }
 
@@ -146,8 +146,9 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Keeps the program on its colors until it has ended, and forwards the signals that arrive here to it. `reserved`: its colors, if they
-    /// are known already.
+    /// Keeps the program on its colors until it has ended, and forwards to it the signals that arrive here.
+    ///
+    /// `reserved`: the colors of the program, if they are known already.
     ///
     /// Returns how the program ended, and the last report. Fails if the thread that moves pages panics.
     pub fn keep(self, reserved: Option<Coloring>, signals: &Signals) -> thread::Result<(End, PlacementReport)> {
@@ -163,7 +164,7 @@ impl<'a> Keeper<'a> {
                 } else if arrival.sent && arrival.signal != CHILD_SIGNAL {
                     let _ = launch::send(pid.0, arrival.signal);
                 }
-                // If nobody listens any more, the program has ended.
+                // Sending fails only if the other thread has finished, because the program has ended.
                 let _ = sender.send(());
             }
             keeper.join()
@@ -241,7 +242,8 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Returns the colors that were found. If no colors were found, the program runs on as it is, with a warning.
+    /// Returns the colors that were found; `None` if no colors were found. In that case the caller is warned, and the program runs on as it
+    /// is.
     fn obtained(&mut self, obtaining: JoinHandle<Result<Coloring, String>>) -> Option<Coloring> {
         let panicked = |_| Err("the thread that measures colors has ended early".to_owned());
         match obtaining.join().unwrap_or_else(panicked) {
@@ -305,7 +307,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Handles `error` of process `pid`, and returns whether it may be gone in the next round.
+    /// Handles `error` of process `pid`, and returns whether the error may be gone in the next round.
     fn passes(&mut self, coloring: &Coloring, pid: Pid, error: &RecolorError) -> bool {
         match remedy(error, self.program.started.elapsed()) {
             Remedy::InspectAgain => true,
@@ -318,11 +320,11 @@ impl<'a> Keeper<'a> {
 
     /// Tests the pages by eviction, and reports that the program is on its colors.
     ///
-    /// If the tests find pages off color or cannot be made, the next round tries again; the error is the outcome of this round then.
+    /// If the tests find pages off color or cannot be made, the next round tries again. The returned error is then the outcome of this round.
     fn arrive(&mut self, coloring: &Coloring, pids: &[Pid]) -> Result<(), Outcome> {
         let seconds = self.program.started.elapsed().as_secs_f64();
         let verified = match coloring.verify(&mut self.watch, pids) {
-            // Pages found off color are moved first, or measured again.
+            // Pages found off color are moved or measured again before the report.
             Ok(Some(verified)) if self.attempts < attempts_after(verified) => {
                 self.attempts += 1;
                 return Err(Outcome::Moved);
@@ -347,7 +349,8 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Tests the pages again if it is time to: the host of a virtual machine may have moved memory that is in use, of which frame numbers tell nothing.
+    /// Tests the pages again when that is due. The host of a virtual machine may have moved memory that is in use, which frame numbers do not
+    /// show.
     ///
     /// Returns whether pages were found off color. Their colors are forgotten, so that the next round measures and moves them.
     fn test_again(&mut self, coloring: &Coloring, pids: &[Pid]) -> bool {
@@ -357,7 +360,7 @@ impl<'a> Keeper<'a> {
                 self.report.verified = verified.or(self.report.verified);
                 verified.is_some_and(|verified| verified.on_color < verified.pages)
             }
-            // What cannot be tested now is tested later.
+            // Pages that cannot be tested now are tested later.
             Err(error) => {
                 self.renew(coloring, &error);
                 false
@@ -383,10 +386,10 @@ impl<'a> Keeper<'a> {
         numbers
     }
 
-    /// Reports once what a recoloring would do.
+    /// Reports the expected work of a recoloring once.
     fn expect(&mut self, coloring: &Coloring) {
         if self.report.expected.is_none()
-            && let Ok(report) = coloring.look(self.program.pid)
+            && let Ok(report) = coloring.inspect(self.program.pid)
         {
             self.report = PlacementReport::expected(&report, coloring);
             (self.hooks.tell)(Notice::Report(&self.report));

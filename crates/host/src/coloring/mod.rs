@@ -1,8 +1,8 @@
 //! Putting programs on their colors: choosing the colors, moving the pages, and keeping them there.
 //!
-//! [`Coloring`] brings together what the rooms below know separately: the colors of frames ([`KnownColors`]), whose colors are whose
-//! ([`ledger`]), and how pages are moved ([`recolor`](crate::recolor)). A [`Keeper`] does with it what `exec` is for: it puts a program on
-//! its colors while it runs, and looks after it until it ends. [`PlacementReport`](report::PlacementReport) is the report of both.
+//! [`Coloring`] combines the colors of frames ([`KnownColors`]), the owners of colors ([`ledger`]) and the moving of pages
+//! ([`recolor`](crate::recolor)). A [`Keeper`] uses a coloring for `exec`: it puts a running program on its colors, and keeps it there until
+//! the program ends. [`PlacementReport`](report::PlacementReport) is the report of `exec` and `recolor`.
 
 mod keeper;
 mod pace;
@@ -28,8 +28,8 @@ use crate::recolor::watch::{Tally, Watch};
 use crate::recolor::{Limits, RecolorError, Report, Wanted, inspect};
 use crate::runtime;
 
-/// How long a program that keeps replacing its memory is moved again. Such a program is never completely on its colors.
-const PLACING_LIMIT: Duration = Duration::from_secs(15);
+/// Time for which a program is moved again and again if it keeps replacing its memory. Such a program is never completely on its colors.
+const MOVING_LIMIT: Duration = Duration::from_secs(15);
 
 /// Most attempts at placing pages while eviction tests find too many of them off color.
 const ATTEMPTS: u32 = 5;
@@ -49,11 +49,11 @@ pub struct Request {
     pub limits: Limits,
 }
 
-/// The colors requested for a program, and what is known of the colors of pages now.
+/// The colors requested for a program, and the present knowledge of the colors of pages.
 #[derive(Clone)]
 pub struct Coloring {
     known: Arc<RwLock<Known>>,
-    /// The level whose colors these are.
+    /// Cache level of the colors.
     cache: CacheLevel,
     /// CPUs that the program runs on.
     cpus: Vec<CpuId>,
@@ -62,9 +62,9 @@ pub struct Coloring {
     colors: Vec<Color>,
     /// Whether pages are distributed evenly over the colors.
     spread: bool,
-    /// Where the numbers of the colors come from; `None` if a trusted palette was named.
+    /// Where the numbers of the colors come from; `None` if the palette is trusted.
     numbers: Option<Numbers>,
-    /// When the numbers were last measured again to follow the ledger.
+    /// Time at which the numbers were last measured again to follow the ledger.
     followed: Option<Instant>,
     /// Limits of a recoloring.
     pub limits: Limits,
@@ -75,7 +75,7 @@ impl Coloring {
     ///
     /// Nothing is entered in the ledger yet.
     ///
-    /// Fails with [`ColorError::NoSuchLevel`] where the machine has no cache of the level that is known.
+    /// Fails with [`ColorError::NoSuchLevel`] where the machine has no cache of the level of `known`.
     pub fn new(
         (known, numbers): (KnownColors, Option<Numbers>),
         machine: &Machine,
@@ -110,7 +110,7 @@ impl Coloring {
         Ok(self)
     }
 
-    /// Enters the colors in the ledger as those of `owner`, and releases what `before` held for it, if given.
+    /// Enters the colors in the ledger as those of `owner`. If `before` is given, all colors that it holds are released first.
     ///
     /// Fails as [`Ledger::open`] and [`Ledger::grant`] do.
     pub fn grant(&mut self, owner: Owner, before: Option<&Owner>) -> Result<(), ColorError> {
@@ -139,7 +139,7 @@ impl Coloring {
         Ok(Lease(owner))
     }
 
-    /// Returns where the numbers of the colors come from; `None` if a trusted palette was named.
+    /// Returns where the numbers of the colors come from; `None` if the palette is trusted.
     pub fn numbers(&self) -> Option<&Numbers> {
         self.numbers.as_ref()
     }
@@ -168,9 +168,9 @@ impl Coloring {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks the pages of known color if `error` casts doubt on them, and measures others if they have lost their colors.
+    /// Checks the pages of known color if `error` casts doubt on them, and measures new pages if they have lost their colors.
     ///
-    /// Returns where the numbers of the colors come from now; `None` if there was nothing to do or it failed.
+    /// Returns where the numbers of the colors come from now; `None` if there was nothing to do, or if the check failed.
     pub fn renew_after(&self, error: &RecolorError) -> Option<Numbers> {
         if !error.doubts_reference() {
             return None;
@@ -184,8 +184,8 @@ impl Coloring {
 
     /// Follows the ledger: another `recolor` may have given `owner` other colors, or the colors may have other numbers now.
     ///
-    /// Returns where the new numbers come from, if the numbers have changed. If they cannot be measured, the next attempt is made only after
-    /// a while, because it takes about a second.
+    /// Returns where the new numbers come from, if the numbers have changed. If they cannot be measured, the next attempt is made only after a
+    /// while, because an attempt takes about a second.
     pub fn follow(&mut self, owner: &Owner) -> Option<Numbers> {
         const AGAIN: Duration = Duration::from_secs(10);
         let folder = runtime::folder();
@@ -215,13 +215,14 @@ impl Coloring {
         self.known().0.colors()
     }
 
-    /// Moves the pages of `pids` to the colors, and tries again where that fails for a reason that may pass.
-    pub fn place(&self, pids: &[Pid]) -> Result<Tally, RecolorError> {
-        self.place_again(&mut Watch::default(), pids)
+    /// Moves the pages of `pids` to the colors, and returns the tally of the last round. Tries again where a move fails for a reason that may
+    /// pass.
+    pub fn move_to_colors(&self, pids: &[Pid]) -> Result<Tally, RecolorError> {
+        self.move_watched(&mut Watch::default(), pids)
     }
 
-    /// Does the same as [`place`](Self::place), but continues from what `watch` has recorded of the pages.
-    pub fn place_again(&self, watch: &mut Watch, pids: &[Pid]) -> Result<Tally, RecolorError> {
+    /// Does the same as [`move_to_colors`](Self::move_to_colors), but continues with the pages that `watch` has recorded.
+    pub fn move_watched(&self, watch: &mut Watch, pids: &[Pid]) -> Result<Tally, RecolorError> {
         /// Most failed attempts at a round, and most rounds in a row without progress.
         const STOPPING_ATTEMPTS: u32 = 20;
         const IDLE: u32 = 3;
@@ -244,7 +245,7 @@ impl Coloring {
                     let tally = watch.tally();
                     let share = tally.on_color as f64 / tally.resident.max(1) as f64;
                     (idle, most) = if share > most + PROGRESS { (0, share) } else { (idle + 1, most) };
-                    if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE || begin.elapsed() > PLACING_LIMIT {
+                    if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE || begin.elapsed() > MOVING_LIMIT {
                         return Ok(tally.clone());
                     }
                 }
@@ -252,13 +253,13 @@ impl Coloring {
         }
     }
 
-    /// Moves the pages of `pids` to the colors as [`place_again`](Self::place_again) does, and tests samples of them by eviction.
+    /// Moves the pages of `pids` to the colors as [`move_watched`](Self::move_watched) does, and tests samples of them by eviction.
     ///
     /// Both are repeated a few times while too many pages are off color. `unverified` is called with the reason where pages could not be
     /// tested.
     ///
     /// Returns the result of the last tests; `None` if colors are not measured, no page is on color, or nothing could be tested.
-    pub fn place_verified(
+    pub fn move_verified(
         &self,
         watch: &mut Watch,
         pids: &[Pid],
@@ -267,14 +268,12 @@ impl Coloring {
         let begin = Instant::now();
         let mut attempt = 1;
         loop {
-            self.place_again(watch, pids)?;
+            self.move_watched(watch, pids)?;
             let verified = self.verify(watch, pids).unwrap_or_else(|error| {
                 unverified(error);
                 None
             });
-            if verified.is_none_or(|verified| verified.holds())
-                || attempt == ATTEMPTS
-                || begin.elapsed() > PLACING_LIMIT
+            if verified.is_none_or(|verified| verified.holds()) || attempt == ATTEMPTS || begin.elapsed() > MOVING_LIMIT
             {
                 return Ok(verified);
             }
@@ -287,17 +286,17 @@ impl Coloring {
         self.with(|wanted| watch.verify(pids, wanted, &self.limits))
     }
 
-    /// Leaves the measured colors of the programs that `watch` has seen, for the `exec` commands that watch over these programs.
+    /// Saves the measured colors of the programs that `watch` has inspected, for the `exec` commands that keep these programs on their colors.
     pub fn hand_over(&self, watch: &Watch) -> Result<(), RecolorError> {
         watch.hand_over(&self.known().0)
     }
 
     /// Returns how many pages of `pid` are on and off color, without moving any.
-    pub fn look(&self, pid: Pid) -> Result<Report, RecolorError> {
+    pub fn inspect(&self, pid: Pid) -> Result<Report, RecolorError> {
         self.with(|wanted| inspect(pid, wanted))
     }
 
-    /// Returns the cache level whose colors these are.
+    /// Returns the cache level of the colors.
     pub fn level(&self) -> u8 {
         self.known().0.level()
     }
@@ -313,20 +312,19 @@ impl Coloring {
     }
 }
 
-/// What one command knows of colors. Dropping it repairs the saved palette if that was found to be wrong.
+/// The knowledge of colors of one command. Dropping it corrects the saved palette, if there is one, by the measured colors.
 struct Known(KnownColors);
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // A saved table that was found to be wrong is repaired by the colors measured since.
-        if let Some(measured) = self.0.stale() {
-            // If it cannot be written, the next command finds the table wrong as well.
-            let _ = saved::repair(&runtime::folder(), self.0.level(), &measured);
+        if let Some(corrections) = self.0.corrections() {
+            // If the corrections cannot be written, the next command measures the same colors again.
+            let _ = saved::repair(&runtime::folder(), self.0.level(), &corrections);
         }
     }
 }
 
-/// A lease of the colors that `.0` holds in the ledger. Dropping it gives the colors back.
+/// A lease of the colors that the owner holds in the ledger. Dropping the lease gives the colors back.
 pub struct Lease(Owner);
 
 impl Drop for Lease {

@@ -1,4 +1,4 @@
-//! Decides when a program that is kept on its colors is inspected next, and when it counts as placed. Pure decisions, without a process.
+//! Decides when a program that is kept on its colors is inspected next, and when it counts as placed. These decisions touch no process.
 
 use std::time::{Duration, Instant};
 
@@ -32,17 +32,18 @@ const IDLE_ROUNDS: u32 = 5;
 /// When a program is ready to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// The program is ready once its resident memory has not grown for this time, or it has run for two seconds.
+    /// The program is ready once its resident memory has not grown for this time. It is also ready once it has run for two seconds, or for
+    /// this time if that is longer.
     Settled(Duration),
     /// The program is ready once it has sent SIGUSR1 to this process.
     Signaled,
-    /// The program is ready once it has said so in another way: [`Hooks::is_ready`](super::Hooks::is_ready).
+    /// The program is ready once it has reported so in another way: [`Hooks::is_ready`](super::Hooks::is_ready).
     Reported,
 }
 
-/// Whether the resident memory of a program has settled.
+/// Decides whether the resident memory of a program has settled.
 pub(super) struct Settling {
-    /// How long the memory must not have grown.
+    /// Time for which the memory must not have grown.
     settle: Duration,
     began: Instant,
     resident: u64,
@@ -114,8 +115,8 @@ impl Pace {
     }
 }
 
-/// When the pages of a program that is on its colors are tested again: soon after it has arrived or pages were found off color, and more and
-/// more seldom while all are where they should be.
+/// Schedule of repeated tests of a program that is on its colors. A test comes soon after the program has arrived, and soon after pages were
+/// found off color. While all pages are on color, the tests become less and less frequent.
 pub(super) struct Retests {
     next: Instant,
     pause: Duration,
@@ -147,8 +148,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Records where the pages are after a round, and returns whether the program counts as on its colors: 99 % of the movable pages are on
-    /// color, or further rounds bring no more of them. `age`: time since the start of the program.
+    /// Records where the pages are after a round, and returns whether the program counts as on its colors. It does if 99 % of the movable
+    /// pages are on color, or if further rounds bring no more pages onto their colors. `age`: time since the start of the program.
     pub(super) fn has_arrived(&mut self, tally: &Tally, age: Duration) -> bool {
         let placed = 100 * tally.on_color >= 99 * (tally.on_color + tally.off_color);
         // As long as each round brings some pages onto their colors, the next round may bring more.
@@ -168,7 +169,7 @@ pub(super) enum Remedy {
     Repair,
     /// Check the pages of known color, and replace them if they have lost their colors.
     Renew,
-    /// Check and replace them as in [`Renew`](Remedy::Renew), but report the error if they had not lost their colors.
+    /// Check and replace the pages as in [`Renew`](Remedy::Renew), but report the error if they had not lost their colors.
     RenewLost,
     /// Report the error.
     Report,
@@ -179,11 +180,11 @@ pub(super) fn remedy(error: &RecolorError, age: Duration) -> Remedy {
     match error {
         // A process that is just beginning another program, or shares its memory for a moment, is inspected again.
         RecolorError::Changed { .. } | RecolorError::SharesMemory { .. } => Remedy::InspectAgain,
-        // Another command moves the process, and leaves the colors that it has measured.
+        // Another command moves the process, and leaves the measured colors for this command.
         RecolorError::Claimed { .. } => Remedy::InspectAgain,
-        // Pages where nothing is mapped yet belong to a program that is just beginning.
+        // A program that is just beginning may have mapped no code yet in which parked threads could execute instructions.
         RecolorError::NoCave { .. } => Remedy::InspectAgain,
-        // A process that began another program while it was held needs no repair except for the journal.
+        // A process that began another program while it was held needs only the repair of its journal.
         RecolorError::Unrepaired { .. } => Remedy::Repair,
         RecolorError::Unmeasured { .. } => Remedy::Renew,
         // Frames may seem missing only because pages of known color have lost their colors.
@@ -276,7 +277,7 @@ mod tests {
         let mut pace = Pace::new(SECOND);
         let pauses: Vec<u128> = (0..11).map(|_| pace.after(Outcome::NoColors).as_millis()).collect();
         assert_eq!(pauses, [40, 80, 160, 320, 640, 1280, 2560, 5120, 10_000, 10_000, 10_000]);
-        // A check that succeeds resets the pause. No check comes sooner than for a program that grows.
+        // A successful check resets the pause. After a failure, the next check comes no sooner than for a program that grows.
         pace.after(Outcome::Moved);
         let pauses: Vec<u128> = (0..3).map(|_| pace.after(Outcome::Failed).as_millis()).collect();
         assert_eq!(pauses, [100, 100, 160]);

@@ -13,16 +13,15 @@ use crate::sys::memory::page_bytes;
 /// Version of the report.
 pub const SCHEMA: &str = "isochrome-recolor/2";
 
-/// Rough time in ns to touch a page and measure its color, and to move a page. These serve for the estimates of a dry run, which says
-/// "about".
+/// Rough time in ns to touch a page and measure its color, and to move a page. These times serve for the rough estimates of a dry run.
 const TOUCHED_NS: u64 = 15_000;
 const MOVED_NS: u64 = 2_500;
 
-/// When a report is made.
+/// Event at which a report is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// Nothing was touched: what would be done.
+    /// A dry run has ended. Nothing was touched or moved, and the report contains the expected work.
     DryRun,
     /// The program is on its colors for the first time, or a recoloring has ended.
     OnColors,
@@ -30,46 +29,47 @@ pub enum Event {
     End,
 }
 
-/// The pages of a program, all its processes together.
+/// Report on the pages of a program, all its processes together.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PlacementReport {
-    /// [`SCHEMA`].
+    /// Version of the report: [`SCHEMA`].
     pub schema: &'static str,
-    /// When.
+    /// Event at which the report was made.
     pub event: Event,
-    /// The process.
+    /// Process number of the program.
     pub pid: i32,
-    /// Whether pages were moved, or all were on color before.
+    /// Whether pages were moved, or all pages were on color already.
     pub moved: bool,
-    /// Where its pages are, and what was done for that.
+    /// Placement of the program's pages, and the work done for it.
     #[serde(flatten)]
     pub tally: Tally,
-    /// Result of eviction tests on a sample of the pages that are on color; `None` where none were made.
+    /// Result of eviction tests on a sample of the pages that are on color; `None` if no tests were made.
     pub verified: Option<Verified>,
-    /// Time from its start to the first report, for a program that was started.
+    /// Time in s from the start of the program until it was on its colors; `None` if that is not so yet, or if the program was not started
+    /// here.
     pub seconds_to_colors: Option<f64>,
-    /// What a dry run expects.
+    /// Work that a dry run expects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
     /// Where the numbers of the colors come from.
     pub numbers: Option<Numbers>,
-    /// What may move pages to other colors here.
+    /// Names of the mechanisms that may move pages to other colors on this machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub movers: Vec<String>,
-    /// What went wrong, each once.
+    /// Errors, each listed once.
     pub errors: Vec<String>,
 }
 
-/// What a recoloring would take.
+/// Expected work of a recoloring.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Expected {
-    /// Pages to move.
+    /// Number of pages to move.
     pub pages: usize,
-    /// Memory touched to find frames for them.
+    /// Memory touched to find frames for these pages, in bytes.
     pub touched_bytes: u64,
-    /// Time.
+    /// Duration of the recoloring in s.
     pub seconds: f64,
-    /// Pauses, each of at most the time allowed.
+    /// Number of pauses of the program, each at most as long as allowed.
     pub pauses: u64,
 }
 

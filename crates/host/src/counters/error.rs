@@ -1,4 +1,4 @@
-//! Why performance counters cannot be used, or are not believed.
+//! Errors of performance counters that cannot be used or count wrong.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use isochrome_model::miss_ratio::Touches;
 
 use crate::error::SystemError;
 
-/// Trouble with performance counters.
+/// An error with performance counters.
 #[derive(Debug, thiserror::Error)]
 pub enum CounterError {
     /// The processor, or the hypervisor above it, offers no performance counters.
@@ -14,9 +14,9 @@ pub enum CounterError {
         "{event}: this machine offers no such performance counter ({source})\n  hint: in a virtual machine ask the host for a virtual PMU; what isochrome can do by timing it does without counters"
     )]
     Absent {
-        /// The event asked for.
+        /// The requested event.
         event: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel keeps performance counters from this user.
@@ -24,31 +24,31 @@ pub enum CounterError {
         "{event}: performance counters are not permitted, kernel.perf_event_paranoid is {paranoid} ({source})\n  hint: as root: sysctl kernel.perf_event_paranoid=2"
     )]
     Forbidden {
-        /// The event asked for.
+        /// The requested event.
         event: String,
         /// `kernel.perf_event_paranoid`, or `unknown`.
         paranoid: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A performance counter could not be opened or read for another reason.
+    /// A performance counter could not be opened or read, for another reason.
     #[error("{event}: {action} the performance counter failed: {source}\n  hint: another tool may hold the counters")]
     Failed {
-        /// The event asked for.
+        /// The requested event.
         event: String,
-        /// What was being done.
+        /// Action that failed: `opening` or `reading`.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// More events were asked for than counters work here.
+    /// More events were requested than counters work here.
     #[error("{asked} events were asked for, {usable} counters work here{}\n  hint: count fewer events at once", defect.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
     TooFew {
-        /// Events asked for.
+        /// Number of events requested.
         asked: usize,
-        /// Counters that passed the self-test together.
+        /// Number of counters that passed the self-test together.
         usable: usize,
-        /// What is wrong with the next one, if it failed the self-test.
+        /// Defect of the next counter, if it failed the self-test.
         defect: Option<String>,
     },
     /// A counter opens and runs but does not count.
@@ -58,7 +58,7 @@ pub enum CounterError {
     Dead {
         /// The event.
         event: String,
-        /// What it counted.
+        /// Value that the counter read.
         counted: u64,
         /// Least number of events that happened.
         lines: u64,
@@ -68,7 +68,7 @@ pub enum CounterError {
         "the counters ran for {running_ns} of {enabled_ns} ns\n  hint: another tool shares them, or the thread ran on a CPU of another type; count fewer events, or pin the thread"
     )]
     Interrupted {
-        /// Time for which counting was asked, in ns.
+        /// Time for which the counters were enabled, in ns.
         enabled_ns: u64,
         /// Time for which the group was on the hardware, in ns.
         running_ns: u64,
@@ -80,7 +80,7 @@ pub enum CounterError {
     NoMissEvent {
         /// Cache level.
         level: u8,
-        /// What misses.
+        /// Kind of access that misses: data or code.
         touches: Touches,
         /// Processor model.
         processor: String,
@@ -95,7 +95,7 @@ pub enum CounterError {
         /// Processor model.
         processor: String,
     },
-    /// The memory of the self-test could not be had.
+    /// The memory or the code for the self-test could not be made.
     #[error("{0}")]
     System(#[from] SystemError),
 }

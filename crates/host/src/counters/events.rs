@@ -1,8 +1,8 @@
-//! Performance events by processor: which raw code counts what, and where that is written.
+//! Performance events by processor: the raw code of each event, the quantity that it counts, and the document that defines it.
 //!
-//! One small table, so that every number can be checked against its source. What is not in the table is not counted: an event
-//! code that means something else on another processor is worse than none. On machines with two types of core the rows are
-//! those of the larger one, to which the kernel sends raw events.
+//! The table is small, so that every number can be checked against its source. An event that is not in the table is not counted, because a
+//! code that means something else on another processor is worse than no code. On machines with two types of core, the table has the events of
+//! the larger type, to which the kernel sends raw events.
 
 use isochrome_model::miss_ratio::Touches;
 use serde::Serialize;
@@ -58,17 +58,17 @@ pub enum Quantity {
     LastLevelLoadMisses,
     /// Demanded lines brought into the first level from the second.
     FillsFromL2,
-    /// Demanded lines brought into the first level from the third, or from a neighbor below it.
+    /// Demanded lines brought into the first level from the third, or from the second level of a neighbor below the same third level.
     FillsFromL3,
     /// Demanded lines brought into the first level from main memory.
     FillsFromMemory,
 }
 
 impl Quantity {
-    /// Returns the kind of access, data or code, of which every miss must be counted on a walk in random order through memory much larger than
-    /// the second level, where every line misses. `None` if not every miss must be counted.
+    /// Returns the kind of access, data or code, of which this quantity must count every miss; `None` if it need not count every miss.
     ///
-    /// If it must, a counter that stays near zero on such a walk does not work.
+    /// The misses are those of a walk in random order through memory much larger than the second level, where every line misses. A counter of
+    /// such a quantity that stays near zero on this walk does not work.
     pub fn counts_every_random_miss_of(self) -> Option<Touches> {
         match self {
             Quantity::L1DataRefills
@@ -94,7 +94,7 @@ pub struct Event {
     pub name: &'static str,
     /// Code by which the kernel is asked for the event.
     pub code: Code,
-    /// Document that name and code are from.
+    /// Document that defines the name and the code.
     pub source: &'static str,
 }
 
@@ -130,7 +130,7 @@ pub const L1_DATA_READ_MISSES: Event = Event {
     source: "Linux, perf_event_open(2), PERF_COUNT_HW_CACHE_L1D",
 };
 
-/// Fetches that miss the first-level instruction cache, on any processor of which the kernel knows such an event.
+/// The event that counts fetches that miss the first-level instruction cache, on any processor for which the kernel knows such an event.
 pub const L1_CODE_READ_MISSES: Event = Event {
     quantity: Quantity::L1CodeMisses,
     name: "L1-icache-load-misses",
@@ -149,7 +149,8 @@ const AMD_DISPATCH: &str = "AMD PPR, families 17h, 19h and 1Ah, PMCx029; Linux, 
 const INTEL: &str = "Intel SDM volume 3, chapter 20; Linux, tools/perf/pmu-events/arch/x86/";
 const ARM: &str = "Arm Architecture Reference Manual for A-profile, section D13.12, common event numbers";
 
-/// Events of Zen of any generation: the first of [`ZEN_2`]. The generic `cache-misses` is PMCx064 with both kinds too, not a last-level event.
+/// Events of every Zen generation: the first four of [`ZEN_2`]. The generic `cache-misses` is also PMCx064, with data and code, and no
+/// last-level event.
 const ZEN: &[Event] = ZEN_2.split_at(4).0;
 
 /// Events of Zen 2 and later. The first generation does not document the sources of fills.
@@ -189,10 +190,11 @@ const INTEL_CORE: &[Event] = &[
     raw(Quantity::L2CodeMisses, "L2_RQSTS.CODE_RD_MISS", 0x2424, INTEL),
 ];
 
-/// Events of Ice Lake: all but the first, as Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
+/// Events of Ice Lake: all of [`INTEL_CORE`] but the first, because Intel's event list says that L2_RQSTS.MISS is not supported on ICL and
+/// ICX.
 const INTEL_ICE_LAKE: &[Event] = INTEL_CORE.split_at(1).1;
 
-/// Events of Armv8.0: without those of the last level, as LL_CACHE_MISS_RD came with Armv8.1.
+/// Events of Armv8.0: those of [`ARM_V8_1`] without the last level, because LL_CACHE_MISS_RD came with Armv8.1.
 const ARM_V8_0: &[Event] = ARM_V8_1.split_at(5).0;
 
 const ARM_V8_1: &[Event] = &[
@@ -205,7 +207,7 @@ const ARM_V8_1: &[Event] = &[
     raw(Quantity::LastLevelLoadMisses, "LL_CACHE_MISS_RD", 0x37, ARM),
 ];
 
-/// Returns the events of `processor`; none if it is not in the table.
+/// Returns the events of `processor`; an empty list if the processor is not in the table.
 ///
 /// Models of family 6 are numbered as in [Linux, arch/x86/include/asm/intel-family.h].
 pub fn events_of(processor: &Processor) -> &'static [Event] {
@@ -247,7 +249,7 @@ pub fn miss_events(processor: &Processor, level: u8, touches: Touches) -> impl I
         (1, Touches::Data) => &[L1DataRefills, L1DataReadMisses],
         (1, Touches::Code) => &[L1CodeMisses],
         (2, Touches::Data) => &[L2DataMisses, L2Misses, L2LoadMisses, L2Refills],
-        // Those of both count data too, of which a loop of code has next to none.
+        // The events for both kinds count data misses, too, but a loop of code has hardly any.
         (2, Touches::Code) => &[L2CodeMisses, L2Misses, L2Refills],
         (3, Touches::Data) => &[LastLevelLoadMisses],
         (3, Touches::Code) => &[LastLevelMisses],
@@ -256,8 +258,8 @@ pub fn miss_events(processor: &Processor, level: u8, touches: Touches) -> impl I
     quantities.iter().filter_map(|quantity| event(processor, *quantity))
 }
 
-/// Returns the events for miss ratios of the cache of `level`: accesses, misses among these, instructions, cycles. `None` if no two events
-/// are known of which one counts a part of what the other counts.
+/// Returns the events for miss ratios of the cache of `level`: accesses, misses among these, instructions, cycles. Returns `None` if no pair
+/// of events is known in which the misses are a part of the accesses.
 pub fn miss_ratio_events(processor: &Processor, level: u8) -> Option<[Event; 4]> {
     use Quantity::*;
     let pairs: &[[Quantity; 2]] = match level {
@@ -270,7 +272,7 @@ pub fn miss_ratio_events(processor: &Processor, level: u8) -> Option<[Event; 4]>
     pairs.iter().find_map(|[all, missed]| Some([known(*all)?, known(*missed)?, INSTRUCTIONS, CYCLES]))
 }
 
-/// Events that count the requests to a level, each request by exactly one of them, and the events among these that count misses.
+/// Events that count the requests to a level, each request by exactly one event, and events that count the misses among these requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelEvents {
     /// Number of the level.
@@ -286,7 +288,8 @@ pub fn level_events(processor: &Processor) -> Vec<LevelEvents> {
     use Quantity::*;
     let known = |list: &[Quantity]| list.iter().map(|it| event(processor, *it)).collect::<Option<Vec<Event>>>();
     let of = |level: u8| {
-        // By where demanded lines come from; by loads, each of which counts at every level that it misses; else as for miss ratios.
+        // The first choice counts by the sources of demanded lines. The second counts by loads, each of which counts at every level that it
+        // misses. The last choice is the events for miss ratios.
         let found = match level {
             1 => [
                 (known(&[L1DataAccesses]), known(&[FillsFromL2, FillsFromL3, FillsFromMemory])),
@@ -319,7 +322,8 @@ pub fn events_of_levels(levels: &[LevelEvents]) -> Vec<Event> {
     events
 }
 
-/// Drops innermost levels until `slots` counters can count the rest at once: evictions by others show in the outer levels.
+/// Drops innermost levels until `slots` counters can count the rest at once, and returns the remaining levels. Outer levels are kept, because
+/// evictions by other programs show there.
 pub fn levels_within(mut levels: Vec<LevelEvents>, slots: usize) -> Vec<LevelEvents> {
     while events_of_levels(&levels).len() > slots {
         levels.remove(0);
@@ -393,14 +397,14 @@ mod tests {
             miss_ratio_events(processor, level).map(|events| [events[0].code, events[1].code])
         };
         let raw = |all, missed| Some([Code::Raw(all), Code::Raw(missed)]);
-        // Bits of the unit mask, and of the misses among them.
+        // The first code has all bits of the unit mask, the second one those of the misses.
         assert_eq!(codes(&x86("AuthenticAMD", 0x19, 0x01), 2), raw(0xf864, 0x0864));
         assert_eq!(codes(&x86("GenuineIntel", 6, 0x6a), 2), raw(0xe124, 0x2124));
         assert_eq!(codes(&x86("GenuineIntel", 6, 0x55), 3), raw(0x4f2e, 0x412e));
         assert_eq!(codes(&arm("0xd08"), 2), raw(0x16, 0x17));
         assert_eq!(codes(&arm("0xd0c"), 3), raw(0x36, 0x37));
         assert_eq!(codes(&arm("0xd08"), 1), raw(0x04, 0x03));
-        // The third level of Zen counts for no thread; Sandy Bridge counts no such reads.
+        // The third level of Zen cannot be counted for a thread, and Sandy Bridge has no event for such reads.
         assert_eq!(codes(&x86("AuthenticAMD", 0x19, 0x01), 3), None);
         assert_eq!(codes(&x86("GenuineIntel", 6, 42), 2), None);
         assert_eq!(codes(&x86("GenuineIntel", 6, 0x55), 4), None);
@@ -420,13 +424,13 @@ mod tests {
         assert_eq!(codes(&skylake, 2, Touches::Code), [Code::Raw(0x2424), Code::Raw(0x3f24)]);
         assert_eq!(codes(&sandy, 2, Touches::Code), [Code::Raw(0x2024)]);
         assert_eq!(codes(&a72, 2, Touches::Code), [Code::Raw(0x17)]);
-        // Level 1 is asked of the kernel where nothing better is known, also on a processor that is not in the table.
+        // Level 1 falls back to the kernel's generic event, also on a processor that is not in the table.
         assert_eq!(codes(&skylake, 1, Touches::Data), [Code::Raw(0x0151), Code::L1DataReadMisses]);
         for processor in [&zen_3, &a72, &Processor::default()] {
             assert_eq!(codes(processor, 1, Touches::Code), [Code::L1CodeReadMisses]);
         }
         assert_eq!(codes(&Processor::default(), 1, Touches::Data), [Code::L1DataReadMisses]);
-        // The third level of Zen counts for no thread.
+        // The third level of Zen cannot be counted for a thread.
         assert_eq!(codes(&zen_3, 3, Touches::Data), []);
         assert_eq!(codes(&skylake, 3, Touches::Code), [Code::Raw(0x412e)]);
         for touches in [Touches::Data, Touches::Code] {

@@ -1,9 +1,9 @@
-//! Performance counters of the calling thread, believed only after they have proved that they count.
+//! Performance counters of the calling thread, which are used only after a self-test has shown that they count.
 //!
-//! Counters fail silently. On one virtual machine the sixth counter of a core reads 0 although its group opens and is
-//! `running`; hypervisors filter single events, and Arm cores accept codes of events that they do not have. So before
-//! use groups of 1, 2, ... counters all count `instructions` over a known loop, which shows how many work together; and
-//! an event that must have been counted on a walk through memory is refused when it was not.
+//! Counters fail silently. On one virtual machine the sixth counter of a core reads 0 although its group opens and is `running`. Hypervisors
+//! filter single events, and Arm cores accept codes of events that they do not have. Counters therefore pass two tests before use. In the
+//! first test, groups of 1, 2, ... counters all count `instructions` over a known loop, which shows how many counters work together. In the
+//! second test, an event is counted on a walk through memory, and is refused if it has to be counted there and was not.
 
 mod error;
 pub mod events;
@@ -62,10 +62,10 @@ impl Counts {
     }
 }
 
-/// Result of the test how many counters work together on this machine.
+/// Result of the test of how many counters work together on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Slots {
-    /// Size of the largest groups of counters that count right.
+    /// Size of the largest groups of counters that count correctly.
     pub usable: usize,
     /// Defect of the next larger group; `None` if the kernel did not open it.
     pub defect: Option<SlotDefect>,
@@ -91,7 +91,8 @@ impl std::fmt::Display for SlotDefect {
     }
 }
 
-/// Judges groups of 1, 2, ... counters that all counted instructions over a loop of at least `least` instructions.
+/// Returns how many counters work together, from groups of 1, 2, ... counters that all counted instructions over a loop of at least `least`
+/// instructions.
 ///
 /// Within a group the median counts as true if it reaches `least`. A counter that reads 0 or deviates from the median by more than 5 % is
 /// bad, and groups of this size or larger are not used.
@@ -99,7 +100,7 @@ pub fn judge_slots(groups: &[Vec<u64>], least: u64) -> Slots {
     for (usable, counts) in groups.iter().enumerate() {
         let mut sorted = counts.clone();
         sorted.sort_unstable();
-        // The upper median: of two counters of which one reads 0, the other one is believed.
+        // By the upper median, if one of two counters reads 0, the other one is believed.
         let expected = sorted.get(sorted.len() / 2).copied().unwrap_or(0).max(least);
         let bad = |count: u64| count < least || count.abs_diff(expected) as f64 > expected as f64 * SLOT_TOLERANCE;
         if let Some(slot) = counts.iter().position(|&count| bad(count)) {
@@ -112,7 +113,7 @@ pub fn judge_slots(groups: &[Vec<u64>], least: u64) -> Slots {
 
 /// Whether `counted` is plausible for a working counter after at least `misses` misses: at least a quarter of them.
 ///
-/// Prefetchers and luck take some away, so this finds counters that do not count, not inexact ones.
+/// Prefetchers and luck take some misses away, so this check finds counters that do not count, but not inexact ones.
 pub fn counts_misses(counted: u64, misses: u64) -> bool {
     counted >= misses / 4
 }
@@ -129,13 +130,13 @@ pub fn usable_slots() -> Result<Slots, CounterError> {
         let group = match Group::open(&vec![Code::Instructions; size], None) {
             Ok(group) => group,
             Err((_, error)) if size == 1 => return Err(open_error(INSTRUCTIONS.name, error)),
-            // The processor has no more; what else could be wrong would have shown with the first.
+            // The processor has no more counters. Any other defect would have shown with the first counter.
             Err(_) => break,
         };
         let Ok(before) = group.read() else { break };
         known_loop();
         let Ok(after) = group.read() else { break };
-        // A group that is never on the hardware, or only alternates with others, is larger than the hardware.
+        // A group that is never on the hardware, or only alternates with others, has more counters than the hardware.
         if !ran_throughout(&before, &after) && size > 1 {
             break;
         }
@@ -182,7 +183,7 @@ impl Counters {
         Counters::open_unproved(events, None)
     }
 
-    /// Opens counters for `events`, which [`open`](Self::open) has accepted, that run from now on, for another program's `thread`.
+    /// Opens counters for another program's `thread` that run from now on. The `events` must be ones that [`open`](Self::open) has accepted.
     pub fn of_thread(events: &[Event], thread: i32) -> Result<Counters, CounterError> {
         Counters::open_unproved(events, Some(thread))
     }
@@ -199,7 +200,7 @@ impl Counters {
         &self.events
     }
 
-    /// Returns the present counts, with one system call and no allocation. Only one thread is counted.
+    /// Returns the present counts of the one thread that is counted, with one system call and no allocation.
     pub fn read(&self) -> Result<Reading, CounterError> {
         self.group.read().map(Reading).map_err(|source| CounterError::Failed {
             event: self.events[0].name.to_owned(),
@@ -227,7 +228,7 @@ impl Counters {
 
 /// Opens counters of demand misses of data or code in `level`, with the first event that proves to count them.
 ///
-/// Fails as [`Counters::open`] does, and with [`CounterError::NoMissEvent`] where there are counters but no event for it is known.
+/// Fails as [`Counters::open`] does, and with [`CounterError::NoMissEvent`] if there are counters but no event for these misses is known.
 pub fn miss_counters(processor: &Processor, level: u8, touches: Touches) -> Result<Counters, CounterError> {
     usable_slots()?;
     let mut error = CounterError::NoMissEvent { level, touches, processor: processor.name.clone() };
@@ -278,7 +279,7 @@ fn prove(event: &Event, touches: Touches) -> Result<(), CounterError> {
     }
 }
 
-/// Makes a loop of machine code with one jump in each line of `arena`, to another line in random order.
+/// Returns a loop of machine code that jumps through all lines of `arena` in random order, with one jump in each line.
 fn random_jumps(arena: &mut Arena) -> Result<crate::sys::code::Code<'_>, SystemError> {
     let lines = arena.page_count() * page_bytes() / LINE_BYTES;
     let mut visits: Vec<Visit> =
@@ -311,7 +312,7 @@ fn walk(next: &[u64]) {
     }
 }
 
-/// Returns the error for a counter that did not open, by what would help.
+/// Returns the error for a counter that did not open, chosen by the remedy that would help.
 pub(crate) fn open_error(event: &str, source: io::Error) -> CounterError {
     let event = event.to_owned();
     match source.raw_os_error() {
@@ -358,7 +359,7 @@ mod tests {
         groups[2] = vec![800_000, 300_000, 800_100];
         let slots = judge_slots(&groups, 200_000);
         assert_eq!((slots.usable, slots.defect.unwrap().slot), (2, 2));
-        // 4 % off passes.
+        // A deviation of 4 % passes.
         groups[2] = vec![800_000, 832_000, 800_000];
         assert_eq!(judge_slots(&groups, 200_000).usable, 4);
     }
@@ -367,7 +368,7 @@ mod tests {
     fn a_lone_counter_must_reach_what_the_loop_executes() {
         assert_eq!(judge_slots(&[vec![0]], 200_000).usable, 0);
         assert_eq!(judge_slots(&[vec![199_999]], 200_000).usable, 0);
-        // Siblings that agree on nonsense are not believed.
+        // Counters that agree on an impossible count are not believed.
         assert_eq!(judge_slots(&[vec![800_000], vec![7, 7]], 200_000).usable, 1);
     }
 
@@ -403,7 +404,8 @@ mod tests {
         let mut arena = Arena::map(16).unwrap();
         let lines = (16 * page_bytes() / LINE_BYTES) as u64;
         let code = random_jumps(&mut arena).unwrap();
-        // As many jumps as lines in every pass: ticks of a counter of at least 10 MHz, on a processor that takes less than ten jumps in a nanosecond.
+        // Every pass executes as many jumps as there are lines. The bound holds on a processor that executes at most ten jumps in a
+        // nanosecond.
         let ticks = (0..5).map(|_| code.run(1000).0).min().unwrap();
         assert!(ticks as f64 * 1e9 / crate::sys::clock::rate_hz() as f64 > 1000.0 * lines as f64 / 10.0, "{ticks}");
     }
@@ -415,7 +417,7 @@ mod tests {
             Err(CounterError::NoMissEvent { level: 4, touches: Touches::Code, .. }) => "no event",
             Err(_) => "no counter",
         };
-        // Of a fourth level nothing is known anywhere.
+        // No event for a fourth level is known on any processor.
         assert_eq!(reason(4), if usable_slots().is_ok() { "no event" } else { "no counter" });
         assert_ne!(reason(1), "no event");
     }
@@ -425,7 +427,7 @@ mod tests {
         let at = |enabled_ns, running_ns| GroupReading { enabled_ns, running_ns, counts: [0; GROUP_LIMIT] };
         assert!(ran_throughout(&at(500, 400), &at(10_500, 10_400)));
         assert!(ran_throughout(&at(0, 0), &at(5_000_000, 4_996_000)));
-        // Half of the time, and never.
+        // First counters that ran half of the time, then counters that never ran.
         assert!(!ran_throughout(&at(0, 0), &at(5_000_000, 2_500_000)));
         assert!(!ran_throughout(&at(0, 0), &at(900, 0)));
     }

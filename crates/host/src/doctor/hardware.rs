@@ -43,7 +43,7 @@ pub(super) fn caches(machine: &Machine) -> Vec<Check> {
             geometry.cache_bytes(),
             geometry.ways,
             geometry.set_count,
-            // The kernel counts the sets of all slices; the hash that chooses a slice takes its bits from the colors.
+            // The kernel reports the sets of all slices together. The hash that selects a slice takes its bits from those of the colors.
             if level.level >= 3 { "up to " } else { "" },
             if colors == 1 { "" } else { "s" },
         );

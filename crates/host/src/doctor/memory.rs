@@ -1,4 +1,4 @@
-//! Checks of operations on memory: seeing frame numbers, moving pages, tracing processes, locking memory.
+//! Checks of operations on memory: reading frame numbers, moving pages, tracing processes, locking memory.
 
 use std::io;
 

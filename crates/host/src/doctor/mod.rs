@@ -1,7 +1,7 @@
-//! Checks of what this machine allows and what it refuses, with the command that would change that.
+//! Checks of what this machine permits and what it refuses, with the command that would lift each refusal.
 //!
-//! Trials touch the machine ([`Trials::run`]); judging them together with the kernel's files is a function of both
-//! ([`checks`]), so a described machine can be examined as well. How it is shown is up to the caller.
+//! [`Trials::run`] tries operations on this machine. [`checks`] judges the results together with the kernel's files and needs nothing else, so
+//! a machine model can be examined as well. The caller decides how the checks are shown.
 
 mod hardware;
 mod memory;
@@ -42,7 +42,7 @@ pub struct Check {
     pub status: Status,
     /// Description of what was found.
     pub found: String,
-    /// Meaning for isochrome.
+    /// Meaning of the finding for isochrome.
     pub why: String,
     /// Command that improves the availability.
     pub remedy: Option<String>,
@@ -64,7 +64,8 @@ impl Check {
 
 const ROOT: &str = "root";
 
-/// Command that gives the program every capability that a check asks for: setcap replaces, so single ones would undo each other.
+/// Command that gives the program all capabilities that the checks ask for. `setcap` replaces capabilities, so a command for a single one
+/// would remove the others.
 const SETCAP: &str =
     "setcap cap_sys_admin,cap_sys_ptrace,cap_sys_nice,cap_ipc_lock,cap_perfmon+ep \"$(command -v isochrome)\"";
 
@@ -73,7 +74,7 @@ pub fn examine(interval: Duration) -> Vec<Check> {
     checks(&Sysfs::system(), &Trials::run(interval))
 }
 
-/// Returns all checks, judged by the kernel's files and the results of the trials.
+/// Returns all checks, judged by the kernel's files in `sysfs` and the results of the trials.
 pub fn checks(sysfs: &Sysfs, trials: &Trials) -> Vec<Check> {
     let processor = sysfs.processor().unwrap_or_default();
     let (machine, notes) = match sysfs.machine() {
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn counters_without_a_known_second_level_event_are_limited() {
-        // Sandy Bridge: first-level event only. The made-up Arm has all.
+        // Sandy Bridge has no event for second-level data misses. The made-up Arm machine has one.
         assert_eq!(find(&checks(&described("i7-2600"), &generous()), "performance counters").status, Status::Limited);
         assert_eq!(find(&checks(&described("sparse"), &generous()), "performance counters").status, Status::Ok);
     }

@@ -1,9 +1,10 @@
-//! Checks of what moves pages to other frames behind a program's back.
+//! Checks of the mechanisms that move pages to other frames without the program's knowledge.
 
 use super::{Check, ROOT, Status};
 use crate::machine::sysfs::Sysfs;
 
-/// Checks the mechanisms that move pages to other frames behind a program's back, so that its colors drift: each that this kernel has.
+/// Returns a check of each mechanism of this kernel that moves pages to other frames without the program's knowledge, so that its colors
+/// drift.
 pub fn movers(sysfs: &Sysfs) -> Vec<Check> {
     let mut all = vec![compaction(sysfs)];
     all.extend(proactive_compaction(sysfs));

@@ -37,13 +37,13 @@ pub struct Trials {
 }
 
 impl Trials {
-    /// Makes all trials. This takes `interval` and some milliseconds, and changes nothing for good.
+    /// Runs all trials and returns their results. This takes `interval` and some milliseconds, and leaves no lasting change.
     pub fn run(interval: Duration) -> Trials {
         let system = Sysfs::system();
         let before = CpuTicks::read(&system, None);
         std::thread::sleep(interval);
         let steal = before.and_then(|before| CpuTicks::read(&system, None)?.steal_share_since(before));
-        // A thread of its own, so that no trial changes the caller's policy.
+        // The trial runs on a thread of its own, so that it does not change the caller's policy.
         let fifo = std::thread::spawn(|| Scheduling::fifo(1).apply())
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("the trial thread panicked")));
@@ -60,7 +60,7 @@ impl Trials {
     }
 }
 
-/// Returns the frame number of a page of this process as /proc/self/pagemap shows it; 0 if hidden.
+/// Returns the frame number of a page of this process as /proc/self/pagemap shows it; 0 if the kernel hides it.
 fn own_frame_number() -> io::Result<u64> {
     let mut arena = Arena::map(1)?;
     arena.bytes_mut()[0] = 1;

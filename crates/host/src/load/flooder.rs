@@ -1,8 +1,8 @@
 //! The flooder: carries out the patterns of [`isochrome_model::flood`] in memory of chosen colors.
 //!
-//! A region whose pages have all colors in turn lies in the cache as memory at consecutive addresses does on a machine whose frame
-//! numbers tell the color; so patterns that are made of set indexes need no frame numbers. Which number a color has does not matter
-//! to them, as long as the first level is indexed within a page.
+//! The pages of a region have all colors in rotation. In the cache, such a region is placed like memory at consecutive addresses on a machine
+//! whose frame numbers determine the color. Patterns that are made of set indexes therefore need no frame numbers. The numbers of the colors
+//! do not matter either, as long as the first level is indexed within a page.
 
 use isochrome_model::flood::{Chains, DoublePurge, Flood, Leaves, NoDoublePurge, Pattern, Storm};
 use isochrome_model::geometry::Geometry;
@@ -16,16 +16,16 @@ use crate::sys::memory::page_bytes;
 
 /// Number of pages per way and color in a flood. Twice the number of ways evicts everything even if replacement only approximates LRU.
 pub const FLOOD_PAGES_PER_WAY: usize = 2;
-/// Number of chains of loads at once: about as many misses as a core can have outstanding.
+/// Number of chains of loads that are followed at once: about as many as the misses that a core can have outstanding.
 const CHAINS: usize = 12;
 
-/// Why there is no flood.
+/// An error of making a flood.
 #[derive(Debug, thiserror::Error)]
 pub enum FloodError {
     /// The caches do not admit a double purge.
     #[error("{0}\n  hint: the other patterns need nothing of the kind")]
     NoDoublePurge(#[from] NoDoublePurge),
-    /// Its memory cannot be had.
+    /// The memory of the flood cannot be allocated.
     #[error("{0}")]
     Color(#[from] ColorError),
 }
@@ -47,11 +47,11 @@ enum Plan {
     Chains { starts: [u64; CHAINS], steps: usize },
 }
 
-/// Returns the double purge between the first level and this one that fits into `colors` colors.
+/// Returns the double purge between the first level and the level of `geometry` that fits into `colors` colors.
 fn double_purge(geometry: Geometry, first: Option<Geometry>, colors: usize) -> Result<DoublePurge, NoDoublePurge> {
     let first = first.ok_or(NoDoublePurge::Shape)?;
     let row_bytes = first.set_count * first.line_bytes.0;
-    // The first level's index must be that within a page: which other bits of a frame's number it takes is not known.
+    // The first level must be indexed within a page, because it is not known which bits of a frame number its index would take.
     if row_bytes == 0 || !(page_bytes() as u64).is_multiple_of(row_bytes) {
         return Err(NoDoublePurge::Shape);
     }
@@ -59,15 +59,15 @@ fn double_purge(geometry: Geometry, first: Option<Geometry>, colors: usize) -> R
 }
 
 impl Flooder {
-    /// Returns the pages of each color that a flood needs.
+    /// Returns the number of pages of each color that a flood needs.
     pub fn pages_per_color(geometry: Geometry, first: Option<Geometry>) -> usize {
         let ways = geometry.ways as usize;
         (FLOOD_PAGES_PER_WAY * ways).max(ways + first.map_or(0, |first| first.ways as usize))
     }
 
-    /// Makes a flood of `colors` of a cache of this `geometry`, with pages of `pool`. `first`: the first data level.
+    /// Creates a flood of `colors` of a cache of this `geometry`, with pages of `pool`. `first`: geometry of the first data level.
     ///
-    /// Fails when the pool has too few pages, and where there is no double purge.
+    /// Fails if the pool has too few pages of a color, and if `pattern` is a double purge that the caches do not admit.
     pub fn new(
         pool: &FramePool,
         geometry: Geometry,
@@ -91,7 +91,7 @@ impl Flooder {
                 let purge = double_purge(geometry, first, colors.len())?;
                 (Plan::DoublePurge(purge), purge.area().0.div_ceil(page_bytes) as usize)
             }
-            // Filled in below, once there is memory to link.
+            // The chains are filled in below, once there is memory to link.
             Pattern::Chains => (Plan::Chains { starts: [0; CHAINS], steps: 0 }, pages),
         };
         let mut flooder = Flooder { memory: pool.take(colors, pages)?, plan, passes: 1, time: Cycles(0) };
@@ -100,7 +100,7 @@ impl Flooder {
             let chains = Chains::new(lines, line_bytes, CHAINS, u64::from(lines));
             flooder.memory.arena().link(chains.links());
             *steps = chains.steps();
-            // An area of fewer lines than chains has fewer chains; the rest go along the first.
+            // If the area has fewer lines than `CHAINS`, there are fewer chains, and the other starts stay at offset 0.
             starts.iter_mut().zip(chains.starts()).for_each(|(start, offset)| *start = offset.0);
         }
         flooder.measure();
@@ -114,7 +114,7 @@ impl Flooder {
 }
 
 impl<M: BackingMemory> Flooder<M> {
-    /// Makes a flood that writes to all of `memory` and does nothing else.
+    /// Creates a flood that writes to all of `memory` and does nothing else.
     pub fn writing(memory: M, line_bytes: Bytes) -> Flooder<M> {
         let area = Bytes((memory.arena().page_count() * page_bytes()) as u64);
         let plan = Plan::Flood(Flood { area, line_bytes, passes: 1, leaves: Leaves::Dirty });
@@ -171,7 +171,7 @@ impl<M: BackingMemory> Flooder<M> {
     }
 }
 
-/// Returns the number of colors that a double purge reserves: a victim must not lie in them. [Loeser1999, §3.2.2]
+/// Returns the number of colors that a double purge reserves. A victim must not use these colors. [Loeser1999, §3.2.2]
 pub fn reserved_colors(first: Option<Geometry>) -> usize {
     let rows = 2 * first.map_or(0, |first| first.set_count * first.line_bytes.0);
     rows.div_ceil(page_bytes() as u64).max(1) as usize

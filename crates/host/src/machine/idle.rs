@@ -1,7 +1,7 @@
 //! Keeps idle CPUs out of deep idle states, because leaving one delays the next job by tens to hundreds of microseconds.
 //!
-//! The kernel keeps CPUs out of idle states that take longer to leave than the latency requested, for as long as the file stays open
-//! [Linux, Documentation/power/pm_qos_interface.rst]: nothing has to be put back, even after SIGKILL.
+//! The kernel keeps CPUs out of idle states that take longer to leave than the latency requested, for as long as
+//! /dev/cpu_dma_latency stays open [Linux, Documentation/power/pm_qos_interface.rst]. So nothing has to be restored, even after SIGKILL.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -15,14 +15,14 @@ pub struct IdleHold {
 }
 
 impl IdleHold {
-    /// Starts the hold. It has no effect if the kernel does not offer it to this user.
+    /// Starts the hold. The hold has no effect if this user may not write to the file below `root`.
     pub fn new(root: &Path) -> IdleHold {
         let file = OpenOptions::new().write(true).open(root.join(PATH));
         IdleHold { _held: file.ok().filter(|mut file| file.write_all(&0_i32.to_ne_bytes()).is_ok()) }
     }
 }
 
-/// Returns the latency that the kernel keeps to now, formatted as the value of a setting.
+/// Returns the latency limit that is in force now, formatted as the value of a setting.
 pub fn latency(root: &Path) -> String {
     let mut value = [0; 4];
     match File::open(root.join(PATH)).and_then(|mut file| file.read_exact(&mut value)) {

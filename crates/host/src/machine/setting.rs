@@ -1,11 +1,11 @@
-//! Settings for real-time work: saved, set, and restored when the guard goes, also when a panic unwinds.
+//! Settings for real-time work: saved, set, and restored when the guard is dropped, also when a panic unwinds.
 //!
-//! CPU, policy and timer slack belong to the calling thread and memory locks to the process, so nothing of this outlives the
+//! CPU, policy and timer slack belong to the calling thread and memory locks to the process, so no setting outlives the
 //! process and no journal is needed: after SIGKILL there is nothing to restore. Threads and programs started under the guard
-//! inherit CPU and policy; start them before, or give them their own.
+//! inherit CPU and policy; start them before, or give them their own CPU and policy.
 //!
-//! A setting that could not be had is reported, with what would help, and the others stand. What a result is worth without it is
-//! for the caller to say.
+//! A setting that cannot be made is reported together with a remedy, and the other settings are made anyway. The caller decides
+//! what a result is worth without that setting.
 
 use std::hint::black_box;
 use std::io;
@@ -29,7 +29,7 @@ pub(crate) const CAP_IPC_LOCK: u32 = 14;
 /// CAP_SYS_PTRACE. [Linux, include/uapi/linux/capability.h]
 pub(crate) const CAP_SYS_PTRACE: u32 = 19;
 
-/// Size of the stack that is left untouched below a thread's limit when the stack is prefaulted.
+/// Size of the part of the stack next to its limit that prefaulting leaves untouched, in bytes.
 const STACK_MARGIN: u64 = 64 << 10;
 
 /// Returns the CPUs that the calling thread may run on, ascending.
@@ -73,7 +73,7 @@ impl RealtimeRequest {
     /// Requests that the memory of the process is never paged out, present and future mappings alike.
     ///
     /// Pages are locked as they are touched (MCL_ONFAULT), not brought in: populating would make every later mapping of a large
-    /// pool slow, and would wait forever on a range whose faults nobody serves. Touch what must not fault.
+    /// pool slow, and would wait forever on a range whose faults nobody serves. Touch the pages that must not fault.
     pub fn lock_memory(mut self) -> RealtimeRequest {
         self.lock_memory = true;
         self
@@ -93,7 +93,9 @@ impl RealtimeRequest {
         self
     }
 
-    /// Makes the settings, policy last: the preparations need not run at real-time priority.
+    /// Makes the settings, and returns the guard that restores the former ones.
+    ///
+    /// The policy is set last, because the preparations need not run at real-time priority.
     pub fn apply(self) -> RealtimeSettings {
         let mut settings =
             RealtimeSettings { former: Vec::new(), notes: Vec::new(), changes: Vec::new(), same_thread: PhantomData };
@@ -135,7 +137,8 @@ enum Former {
     MemoryUnlocked,
 }
 
-/// Settings in force. Dropping this restores the former ones, last first. The settings belong to a thread, so this stays on the thread.
+/// Guard of the settings in force. Dropping the guard restores the former settings, the last change first. The settings belong to a thread,
+/// so the guard cannot move to another thread.
 pub struct RealtimeSettings {
     former: Vec<Former>,
     notes: Vec<Note>,
@@ -143,11 +146,11 @@ pub struct RealtimeSettings {
     same_thread: PhantomData<Rc<()>>,
 }
 
-/// Number of guards that keep the memory of the process locked. The last one to go unlocks it.
+/// Number of guards that keep the memory of the process locked. Dropping the last guard unlocks the memory.
 static LOCK_HOLDERS: Mutex<u32> = Mutex::new(0);
 
 impl RealtimeSettings {
-    /// Returns what could not be set, why, and what would help.
+    /// Returns a note on each setting that could not be made, with the reason and a remedy.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
@@ -157,7 +160,7 @@ impl RealtimeSettings {
         &self.changes
     }
 
-    /// Restores the former settings now, and returns what could not be restored.
+    /// Restores the former settings now, and returns a note on each one that could not be restored.
     pub fn restore(mut self) -> Vec<Note> {
         self.put_back()
     }
@@ -210,7 +213,7 @@ impl RealtimeSettings {
         let wanted = NonZeroU64::new(slack.0).unwrap_or(NonZeroU64::MIN);
         let former = match current_timer_slack().map(NonZeroU64::new) {
             Ok(Some(former)) => former,
-            // A thread that is real-time already has none (Linux 6.11 and newer say so).
+            // A real-time thread has no timer slack; Linux 6.11 and newer report 0 for such a thread.
             Ok(None) => return,
             Err(error) => return self.note(SUBJECT, error, HINT),
         };
@@ -228,7 +231,7 @@ impl RealtimeSettings {
         let mut holders = LOCK_HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
         if *holders == 0 {
             if locked_kib(&Sysfs::system()) != Some(0) {
-                // munlockall would take away locks that others made, so nothing is changed that could not be put back.
+                // Restoring by munlockall would also remove locks that others made, so memory is not locked at all.
                 drop(holders);
                 return self.note(
                     SUBJECT,
@@ -299,7 +302,7 @@ impl RealtimeSettings {
 
 impl Drop for RealtimeSettings {
     fn drop(&mut self) {
-        // Nobody is left to tell; what stays ends with the process.
+        // No caller is left for a report; a setting that stays ends with the process.
         let _ = self.put_back();
     }
 }
@@ -322,7 +325,7 @@ pub(crate) fn has_capability(capability: u32) -> bool {
         .is_some_and(|effective| effective >> capability & 1 == 1)
 }
 
-/// Returns the bytes between here and the end of the calling thread's stack; `None` if they are not known.
+/// Returns the size of the calling thread's stack that is still free; `None` if it is not known.
 fn stack_left(sysfs: &Sysfs) -> Option<Bytes> {
     let here = 0u8;
     let address = std::ptr::from_ref(&here).addr() as u64;
@@ -330,7 +333,8 @@ fn stack_left(sysfs: &Sysfs) -> Option<Bytes> {
     stack_below(address, &maps, getrlimit(Resource::Stack).current).map(Bytes)
 }
 
-/// Returns the bytes of stack below `address` according to `maps`, the text of /proc/self/maps. The main thread's stack grows up to `limit`.
+/// Returns the bytes of stack below `address` according to `maps`, the text of /proc/self/maps; `None` if no mapping contains `address`. The
+/// main thread's stack can grow to `limit` bytes.
 fn stack_below(address: u64, maps: &str, limit: Option<u64>) -> Option<u64> {
     maps.lines().find_map(|line| {
         let (start, rest) = line.split_once('-')?;
@@ -346,10 +350,10 @@ fn stack_below(address: u64, maps: &str, limit: Option<u64>) -> Option<u64> {
     })
 }
 
-/// Bytes that each call touches.
+/// Size of the stack that each call of [`touch_stack`] touches, in bytes.
 const TOUCH_BYTES: u64 = 4096;
 
-/// Upper bound of the bytes that a call adds to those: return address, saved registers, alignment.
+/// Upper bound of the stack that a call of [`touch_stack`] needs in addition, in bytes: return address, saved registers, alignment.
 const FRAME_OVERHEAD: u64 = 512;
 
 /// Writes at least [`TOUCH_BYTES`] of the stack in each of `calls` nested calls.
@@ -374,7 +378,7 @@ mod tests {
         let maps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \n7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0   [stack]";
         // A thread's stack: 2 MiB mapped, 64 KiB used.
         assert_eq!(stack_below(0x7f00_001f_0000, maps, Some(8 << 20)), Some(0x1f_0000));
-        // The main thread's: 132 KiB mapped, 4 KiB used, grows to 8 MiB.
+        // The main thread's stack: 132 KiB mapped, 4 KiB used, grows to 8 MiB.
         assert_eq!(stack_below(0x7ffc_0002_0000, maps, Some(8 << 20)), Some((8 << 20) - 4096));
         assert_eq!(stack_below(0x1000, maps, Some(8 << 20)), None);
     }

@@ -1,4 +1,4 @@
-//! Steal time, which the hypervisor gave to others, from /proc/stat.
+//! Steal time, read from /proc/stat: time in which the hypervisor ran something else.
 
 use isochrome_model::units::{CpuId, Ns};
 
@@ -14,12 +14,12 @@ pub struct CpuTicks {
 }
 
 impl CpuTicks {
-    /// Reads the ticks of `cpu`, or of all CPUs together if `None`; `None` where the kernel does not count them.
+    /// Reads the ticks of `cpu`, or of all CPUs together if `cpu` is `None`. Returns `None` where the kernel does not count them.
     pub fn read(sysfs: &Sysfs, cpu: Option<CpuId>) -> Option<CpuTicks> {
         let stat = sysfs.text("proc/stat")?;
         let label = cpu.map_or_else(|| "cpu".to_owned(), |cpu| format!("cpu{}", cpu.0));
         let line = stat.lines().find_map(|line| line.strip_prefix(&label)?.strip_prefix(' '))?;
-        // user nice system idle iowait irq softirq steal; the guest's times behind them are part of user and nice.
+        // user nice system idle iowait irq softirq steal; the two guest times that follow are part of user and nice.
         let fields: Vec<u64> = line.split_whitespace().map_while(|t| t.parse().ok()).take(8).collect();
         Some(CpuTicks { all: fields.iter().sum(), steal: *fields.get(7)? })
     }

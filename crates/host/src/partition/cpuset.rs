@@ -1,6 +1,6 @@
-//! CPUs that the scheduler gives to nobody else: each is a partition of cgroup v2's cpuset, so that each is a root domain of its own.
+//! CPUs reserved for the programs that join them: each CPU becomes a cpuset partition of cgroup v2, and so a root domain of its own.
 //!
-//! [Linux, Documentation/admin-guide/cgroup-v2.rst, Cpuset]. Where partitions cannot be had, the reason is reported, and nothing stays changed.
+//! [Linux, Documentation/admin-guide/cgroup-v2.rst, Cpuset]. Where partitions cannot be made, the reason is reported, and no change stays.
 
 use std::fs;
 use std::io;
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 /// Attempts at removing a group whose last process may be about to end.
 const ATTEMPTS: u32 = 50;
 
-/// Partitions of single CPUs, with what is needed to remove them.
+/// Partitions of single CPUs, with the data needed to remove them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partitions {
     root: PathBuf,
-    /// Whether these partitions switch the controller on for groups below the root, where it was off.
+    /// Whether making these partitions switches the cpuset controller on for groups below the root, because it was off.
     switched_on: bool,
     groups: Vec<(CpuId, PathBuf)>,
 }
 
-/// Returns the folder where cgroup v2 is mounted: `$ISOCHROME_CGROUP`, else the first mount of it.
+/// Returns the folder where cgroup v2 is mounted: `$ISOCHROME_CGROUP`, else its first mount; `None` if it is not mounted.
 pub fn root() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("ISOCHROME_CGROUP").filter(|value| !value.is_empty()) {
         return Some(named.into());
@@ -32,14 +32,14 @@ pub fn root() -> Option<PathBuf> {
     fields.find(|fields| fields.get(2) == Some(&"cgroup2")).map(|fields| PathBuf::from(fields[1]))
 }
 
-/// Writes a file that must exist, in one call.
+/// Writes a file that must exist, in one call; fails with the path and the error.
 fn write(path: &Path, text: &str) -> Result<(), String> {
     let written = fs::File::options().write(true).open(path);
     let written = written.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
     written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Removes a group, if it exists, as soon as its processes have ended.
+/// Removes a group, if it exists, as soon as its processes have ended; fails if they do not end soon.
 fn remove(group: &Path) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         match fs::remove_dir(group) {
@@ -76,7 +76,7 @@ impl Partitions {
             write(&group.join("cpuset.cpus"), &cpu.0.to_string())?;
             let state = group.join("cpuset.cpus.partition");
             write(&state, "root")?;
-            // A partition that cannot be is said to be invalid, in brackets why.
+            // If the kernel cannot form the partition, the file reads `root invalid`, with the reason in parentheses.
             let state = fs::read_to_string(state).unwrap_or_default();
             if state.trim() != "root" {
                 return Err(format!("CPU {} gets no partition: {}", cpu.0, state.trim()));
@@ -90,12 +90,12 @@ impl Partitions {
         self.groups.iter().find(|(of, _)| *of == cpu).map(|(_, group)| group.join("cgroup.procs"))
     }
 
-    /// Removes the partitions, whose CPUs everybody can use then. Fails with the reason if a group stays.
+    /// Removes the partitions and so returns their CPUs to all programs; fails with the reason if a group stays.
     pub fn undo(&self) -> Result<(), String> {
         let mut stays = Ok(());
         for (_, group) in &self.groups {
             if let Err(error) = remove(group) {
-                // Its CPU at least is everybody's again.
+                // At least the CPU of the group is returned to all programs.
                 let _ = write(&group.join("cpuset.cpus.partition"), "member");
                 stays = Err(format!(
                     "{}: cannot be removed: {error}\n  hint: end the processes in its cgroup.procs; the next start tries again",
@@ -103,7 +103,7 @@ impl Partitions {
                 ));
             }
         }
-        // Without the controller the CPUs of other groups would be nobody's; the kernel allows that.
+        // The kernel lets the controller be switched off even while other groups use it, and they would lose their CPUs.
         if self.switched_on && !self.is_used() {
             let _ = write(&self.root.join("cgroup.subtree_control"), "-cpuset");
         }

@@ -1,7 +1,7 @@
 //! Cache ways for tasks through resctrl (Intel CAT, AMD QoS, Arm MPAM).
 //!
-//! A mask limits what may be loaded where, not what hits: lines that were loaded before stay until they are evicted. What is changed is in a
-//! journal before the first change, so that whoever comes after a crash can restore it.
+//! A mask limits the ways that a load may fill, not the ways where it may hit: lines that were loaded before stay until they are evicted. The
+//! former state is in a journal before the first change, so that a later command can restore it after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -22,17 +22,17 @@ const OURS: &str = "isochrome-";
 /// File name of the journal in the runtime folder.
 const JOURNAL: &str = "resctrl.json";
 
-/// Why cache ways cannot be given by resctrl.
+/// Reasons why resctrl cannot give cache ways to tasks.
 #[derive(Debug, thiserror::Error)]
 pub enum ResctrlError {
-    /// There is no resctrl to be used.
+    /// Resctrl is not mounted.
     #[error(
         "{path}: {source}\n  hint: mount -t resctrl resctrl /sys/fs/resctrl; where that fails, this machine does not divide its caches by ways: use colors"
     )]
     Absent {
-        /// Where it should be mounted.
+        /// Folder where resctrl should be mounted.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error that the kernel reported.
         source: io::Error,
     },
     /// Caches of this level are not divided by ways.
@@ -40,7 +40,7 @@ pub enum ResctrlError {
         "resctrl does not divide caches of level {level} here\n  hint: `ls /sys/fs/resctrl/info` says which it does; those split into code and data (mount option cdp) are not supported"
     )]
     Level {
-        /// Which.
+        /// The level.
         level: u8,
     },
     /// Groups of an earlier run are still there.
@@ -48,22 +48,22 @@ pub enum ResctrlError {
         "resctrl has a group {group} that an earlier run has made\n  hint: if none is running: rmdir /sys/fs/resctrl/{group}"
     )]
     Left {
-        /// Its name.
+        /// Name of the group.
         group: String,
     },
     /// The kernel refused a change.
     #[error("resctrl: {what}: {source}{}\n  hint: {hint}", if said.is_empty() || said == "ok" { String::new() } else { format!(" ({said})") })]
     Refused {
-        /// What was being done.
+        /// The action that failed.
         what: String,
-        /// `info/last_cmd_status`.
+        /// Text of `info/last_cmd_status`.
         said: String,
-        /// What the call returned.
+        /// Error that the call returned.
         source: io::Error,
-        /// What to do.
+        /// Advice on what to do.
         hint: &'static str,
     },
-    /// This process says nothing of itself.
+    /// Information about this process cannot be read from /proc.
     #[error("{0}")]
     Process(#[from] ProcessError),
     /// A file cannot be read, understood or written.
@@ -77,15 +77,15 @@ pub fn root() -> PathBuf {
     named.map_or_else(|| PathBuf::from("/sys/fs/resctrl"), PathBuf::from)
 }
 
-/// Returns the file below [`root`] by which a process joins a group that was given ways. A process that joins before its program begins
-/// has loaded nothing into other ways, where it would hit ever after.
+/// Returns the file below [`root`] by which a process joins a group that was given ways. A process should join before its program
+/// begins: lines that it loads earlier stay in other ways and keep hitting there.
 pub fn tasks_of(group: &str) -> PathBuf {
     root().join(format!("{OURS}{group}/tasks"))
 }
 
 /// Operations on the file system of resctrl; paths are relative to its root.
 pub trait Tree {
-    /// Keeps other tools from changing several files, until the returned file is dropped.
+    /// Locks the groups against changes by other tools until the returned file is dropped; `None` where no lock is needed.
     fn lock(&self) -> io::Result<Option<File>> {
         Ok(None)
     }
@@ -109,7 +109,7 @@ pub struct Mounted {
 impl Mounted {
     /// Opens the file system that is mounted at `root`; see [`root`].
     ///
-    /// Fails with [`ResctrlError::Absent`].
+    /// Fails with [`ResctrlError::Absent`] if resctrl is not mounted there.
     pub fn at(root: &Path) -> Result<Mounted, ResctrlError> {
         match fs::metadata(root.join("schemata")) {
             Ok(_) => Ok(Mounted { root: root.to_owned() }),
@@ -157,14 +157,14 @@ impl Tree for Mounted {
     }
 }
 
-/// Contents of a `schemata` file: by resource (`L3`, `L2`, `MB`), the value of each instance as it is written there.
+/// Contents of a `schemata` file: for each resource (`L3`, `L2`, `MB`), the text of the value of each instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schemata(pub BTreeMap<String, BTreeMap<u32, String>>);
 
 impl Schemata {
     /// Parses the text of the file. Instances and values are separated as in `L3:0=ff;1=f0`.
     ///
-    /// Fails with [`SystemError::Malformed`].
+    /// Fails with [`SystemError::Malformed`] if a line has another form.
     pub fn parse(text: &str, path: &Path) -> Result<Schemata, SystemError> {
         let malformed = |line: &str| SystemError::Malformed {
             path: path.to_owned(),
@@ -184,13 +184,13 @@ impl Schemata {
         Ok(Schemata(lines))
     }
 
-    /// Returns the line of one resource, as it is written to the file.
+    /// Returns the line of one resource, as it is written to the file; `None` if there is no such resource.
     pub fn line(&self, resource: &str) -> Option<String> {
         let values: Vec<String> = self.0.get(resource)?.iter().map(|(id, value)| format!("{id}={value}")).collect();
         Some(format!("{resource}:{}\n", values.join(";")))
     }
 
-    /// Returns the mask of one instance of a cache.
+    /// Returns the mask of one instance of a cache; `None` if there is no such instance.
     pub fn mask(&self, resource: &str, id: u32) -> Option<u64> {
         u64::from_str_radix(self.0.get(resource)?.get(&id)?, 16).ok()
     }
@@ -215,13 +215,14 @@ struct Journal {
 }
 
 impl Journal {
-    /// Reads the journal in `folder`; `None` unless it is complete. One cut by a full disk was written before the first change.
+    /// Reads the journal in `folder`; `None` unless it is complete. An incomplete journal needs no repair, because the journal is written before
+    /// the first change.
     fn of(folder: &Path) -> Option<Journal> {
         serde_json::from_slice(&runtime::read(&folder.join(JOURNAL)).ok()??).ok()
     }
 }
 
-/// Ways given to groups, until [`restore`](Self::restore) or drop. What a killed process leaves behind is taken back at the next start.
+/// Ways given to groups, until [`restore`](Self::restore) or drop. Changes that a killed process leaves behind are undone at the next start.
 pub struct Ways<T: Tree> {
     tree: T,
     folder: PathBuf,
@@ -234,8 +235,8 @@ pub struct Ways<T: Tree> {
 impl<T: Tree> Ways<T> {
     /// Gives the ways of the caches of `level` to `groups`, and the ways `others` to everything else. `folder`: where the journal is kept.
     ///
-    /// Fails with [`ResctrlError::Refused`], which carries what the kernel said in `info/last_cmd_status`, and with
-    /// [`ResctrlError::Left`] where an earlier run has left its groups; nothing stays changed then.
+    /// Fails with [`ResctrlError::Refused`], which carries the text of `info/last_cmd_status`, and with [`ResctrlError::Left`] where an earlier
+    /// run has left its groups. After a failure no change stays.
     pub fn give(
         tree: T,
         level: u8,
@@ -252,7 +253,7 @@ impl<T: Tree> Ways<T> {
         let before = schemata(&tree)?;
         let before = before.line(&resource).ok_or(ResctrlError::Level { level })?;
         let owner = Owner::of(std::process::id())?;
-        // All names are in the journal before the first group is there.
+        // All names are in the journal before the first group is made.
         let names = groups.iter().map(|group| format!("{OURS}{}", group.name)).collect();
         let journal = Journal { boot_id: runtime::boot_id(), owner, before, groups: names };
         runtime::make(folder)?;
@@ -261,12 +262,12 @@ impl<T: Tree> Ways<T> {
         let folder = folder.to_owned();
         let mut ways = Ways { tree, folder, journal, resource, given: groups.to_vec(), restored: false };
         let changed = ways.change(others);
-        // What is put back is locked for anew.
+        // `put_back` takes the lock again.
         drop(lock);
         match changed {
             Ok(()) => Ok(ways),
             Err(error) => {
-                // The first trouble is the one to report.
+                // The first error is reported, not a failure to undo the changes.
                 let _ = ways.put_back();
                 Err(error)
             }
@@ -274,7 +275,7 @@ impl<T: Tree> Ways<T> {
     }
 
     fn change(&mut self, others: &BTreeMap<u32, u64>) -> Result<(), ResctrlError> {
-        // A new group begins with the ways that no exclusive group has, so the default one gives way first.
+        // A new group begins with the ways that no exclusive group has, so the default group must give up its ways first.
         let line = line(&self.resource, others);
         self.put("schemata", &line)?;
         for group in self.given.clone() {
@@ -288,7 +289,7 @@ impl<T: Tree> Ways<T> {
         Ok(())
     }
 
-    /// Returns how the masks of a group differ from those it was given; `None` if they do not.
+    /// Returns how the masks of a group differ from the masks that it was given; `None` if they are equal.
     fn difference(&self, group: &Group) -> Result<Option<String>, ResctrlError> {
         let path = format!("{OURS}{}/schemata", group.name);
         let text = self.tree.read(&path).map_err(|source| failed(&self.tree, &format!("reading {path}"), source))?;
@@ -300,7 +301,7 @@ impl<T: Tree> Ways<T> {
         }))
     }
 
-    /// Returns how the masks of a group differ now from those it was given; `None` if they do not.
+    /// Returns how the masks of the group called `group` differ now from the masks that it was given; `None` if they are equal.
     pub fn changed(&self, group: &str) -> Option<String> {
         let given = self.given.iter().find(|given| given.name == group)?;
         self.difference(given).unwrap_or_else(|error| Some(error.to_string()))
@@ -336,7 +337,7 @@ impl<T: Tree> Ways<T> {
 
 impl<T: Tree> Drop for Ways<T> {
     fn drop(&mut self) {
-        // What fails here is in the journal.
+        // After a failure the journal is kept, and the next start tries again.
         let _ = self.put_back();
     }
 }
@@ -350,12 +351,12 @@ fn restore(tree: &mut impl Tree, journal: &Journal) -> Result<(), ResctrlError> 
     tree.write("schemata", &journal.before).map_err(|source| failed(tree, "writing schemata", source))
 }
 
-/// Takes back what a killed run has left according to its journal in `folder`, and returns whether there was anything.
+/// Undoes the changes of a killed run according to its journal in `folder`, and returns whether there were any.
 ///
 /// Fails with [`ResctrlError::Refused`]; the journal stays then.
 pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, ResctrlError> {
     let journal = Journal::of(folder);
-    // A boot has undone everything.
+    // A reboot has undone the changes of an earlier boot.
     let journal = journal.filter(|journal| journal.boot_id == runtime::boot_id());
     if let Some(journal) = &journal {
         restore(tree, journal)?;
@@ -364,14 +365,14 @@ pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, ResctrlError>
     Ok(journal.is_some())
 }
 
-/// Applies [`repair`] to the tree at [`root`] if the process that changed it has ended, and returns whether there was anything.
+/// Applies [`repair`] to the tree at [`root`] if the process that changed it has ended, and returns whether there were changes.
 pub fn repair_left(folder: &Path) -> Result<bool, ResctrlError> {
     if Journal::of(folder).is_none_or(|journal| journal.owner.is_alive()) {
         return Ok(false);
     }
     match Mounted::at(&root()) {
         Ok(mut tree) => repair(&mut tree, folder),
-        // Who unmounts it gives all ways back to all.
+        // Unmounting resctrl has returned all ways to all tasks.
         Err(_) => {
             let _ = fs::remove_file(folder.join(JOURNAL));
             Ok(true)
@@ -400,13 +401,13 @@ pub fn rules(tree: &impl Tree, level: u8) -> Result<WayRules, ResctrlError> {
     Ok(WayRules {
         count,
         least: u32::try_from(number("min_cbm_bits", 10)?).unwrap_or(u32::MAX),
-        // Absent before Linux 6.7, where masks had no gaps on Intel.
+        // The file is absent before Linux 6.7, where masks had no gaps on Intel.
         sparse: number("sparse_masks", 10).is_ok_and(|sparse| sparse != 0),
         classes: u32::try_from(number("num_closids", 10)?).unwrap_or(u32::MAX),
     })
 }
 
-/// Returns the ways of the caches of `level` that others than the CPUs, such as devices, may fill; 0 where the kernel does not say.
+/// Returns the mask of the ways of the caches of `level` that other agents, such as devices, may fill too; 0 if not reported.
 pub fn shareable(tree: &impl Tree, level: u8) -> u64 {
     let text = tree.read(&format!("info/L{level}/shareable_bits")).unwrap_or_default();
     u64::from_str_radix(text.trim(), 16).unwrap_or(0)

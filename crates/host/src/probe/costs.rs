@@ -19,27 +19,27 @@ use crate::sys::memory::{Arena, page_bytes};
 
 use super::{failed, inner_bytes, nanoseconds, note, ticks};
 
-/// Samples of each cost, for each number of colors.
+/// Number of samples of each cost, for each number of colors.
 const SAMPLES: usize = 400;
-/// Sets of colors on which one number of colors is measured, at most.
+/// Largest number of color sets on which the refill of one number of colors is measured.
 const REGIONS: usize = 4;
-/// Traversals of what displaces.
+/// Number of traversals of the memory that displaces the chained lines.
 const FLOOD_PASSES: u32 = 2;
-/// Pages of which one line each is read to displace the entries of the TLB: more than any processor has.
+/// Number of pages that are read, one line each, to displace the entries of the TLB: more than the TLB of any processor has.
 const TLB_PAGES: usize = 8192;
 
 /// Time between two releases.
 const PERIOD: Ns = Ns(1_000_000);
 /// Time before and after each release in which a thread watches the clock.
 const WATCHED: Ns = Ns(300_000);
-/// A thread that watches the clock was away if it did not see it for longer than this.
+/// Longest time between two readings of the clock while the watching thread runs. After a longer time the thread was away.
 const AWAY: Ns = Ns(200);
-/// Share of the releases that may go by unseen.
+/// Largest share of the releases after which the watching thread may not have been away.
 const UNSEEN_MAX: f64 = 0.01;
 
 /// Measures the costs of `level` on the calling thread's CPU, `cpu`, with pages of `pool`, and writes them into `machine`.
 ///
-/// What could not be measured is missing in them, and a note says why.
+/// A cost that could not be measured stays absent, and a note gives the reason.
 pub(super) fn measure(
     machine: &mut Machine,
     cpu: CpuId,
@@ -95,8 +95,8 @@ impl Displaced {
         Displaced { chained, lines: lines as u32, flood, line_bytes }
     }
 
-    /// Brings the chained lines in, displaces them by dirty ones, and returns the CPU time of following the chain then, in ns. Each load waits for the one
-    /// before. `displace_tlb` makes the entries of the TLB go.
+    /// Returns the CPU time of following the chain once, in ns, after dirty lines have displaced the chained lines from the cache. Each load
+    /// waits for the previous load. `displace_tlb` displaces the entries of the TLB.
     fn time(&self, displace_tlb: impl Fn(&Arena)) -> f64 {
         let arena = self.chained.arena();
         arena.chase(0, self.lines);
@@ -104,7 +104,7 @@ impl Displaced {
         let (area, passes) = (self.flood.size(), FLOOD_PASSES);
         let flood = Flood { area, line_bytes: self.line_bytes, passes, leaves: Leaves::Dirty };
         self.flood.arena().carry_out(flood.accesses());
-        // CPU time: what a hypervisor withholds meanwhile is no cost of the refill.
+        // CPU time is read, because steal time is no cost of the refill.
         let begin = clock::thread_cpu();
         arena.chase(0, self.lines);
         (clock::thread_cpu().0 - begin.0) as f64
@@ -137,8 +137,8 @@ fn refills(pool: &FramePool, geometry: Geometry, rng: &mut fastrand::Rng) -> Res
     Ok(times)
 }
 
-/// Time to load every line that the levels inside hold, `inner` bytes, after another task displaced them that has other colors of this level;
-/// `None` where no level is inside.
+/// Measures the time to load as many lines as the inner levels hold, `inner` bytes, after a task with other colors of this level has displaced
+/// them; `None` where there is no inner level or only one color.
 fn private_levels(
     pool: &FramePool,
     geometry: Geometry,
@@ -157,8 +157,10 @@ fn private_levels(
     Ok(AssumedCost::of(&times))
 }
 
-/// Times, in ns, for which a thread of the SCHED_FIFO priority `watching` on `cpu` did not see the clock when one of priority `waiting` there was
-/// released by a timer, and waited again at once where it could. Fails with notes.
+/// Returns how long a thread on `cpu` did not run when a timer released another thread there, in ns for each release.
+///
+/// The first thread has SCHED_FIFO priority `watching`, the second `waiting`. If the second thread gets the CPU, it waits for its next release
+/// at once. Fails with notes if the settings are refused, or if the first thread went on running too often.
 fn times_away(cpu: CpuId, waiting: u8, watching: u8) -> Result<Vec<f64>, Vec<Note>> {
     let begin = clock::monotonic().0 + 10 * PERIOD.0;
     let release = |number: usize| Ns(begin + number as u64 * PERIOD.0);
@@ -189,7 +191,7 @@ fn times_away(cpu: CpuId, waiting: u8, watching: u8) -> Result<Vec<f64>, Vec<Not
     Ok(seen)
 }
 
-/// Watches the clock around `release`, and returns the first time after it for which the clock could not be seen.
+/// Watches the clock around `release`, and returns the length of this thread's first absence after `release`; `None` if there was none.
 fn first_away(release: Ns) -> Option<Cycles> {
     let (begin, now) = (clock::now(), clock::monotonic());
     let at = begin.0 + ticks(release.0.saturating_sub(now.0)).0;

@@ -1,7 +1,7 @@
-//! Load latency: how long one load takes that the next one waits for, against the memory that is visited.
+//! Load latency: the time of a load for which the next load waits, against the size of the memory visited.
 //!
-//! A chain through all lines of a growing piece of memory, in random order, is followed load by load. As long as the memory
-//! fits into a level, that level answers; the steps of the curve are the levels.
+//! A chain through all lines of a growing piece of memory, in random order, is followed load by load. While the memory fits
+//! into a cache level, that level serves the loads, so each step of the curve is a level.
 
 use std::time::{Duration, Instant};
 
@@ -15,20 +15,21 @@ use crate::sys::memory::page_bytes;
 
 use super::{data_levels, failed, measured, memory, memory_limit, nanoseconds, note};
 
-/// Size of the smallest memory visited.
+/// Size of the smallest memory visited, in bytes.
 const SMALLEST: u64 = 4 << 10;
-/// Size of the largest memory visited, and its limit as a multiple of the last level.
+/// Upper bound of the size of the memory visited, in bytes.
 const LARGEST: u64 = 256 << 20;
+/// Upper bound of the size of the memory visited, as a multiple of the last level.
 const TIMES_LAST_LEVEL: u64 = 4;
 /// Number of sizes per doubling.
 const PER_OCTAVE: i32 = 4;
-/// Least and greatest number of loads that are timed together: enough that reading the counter takes no part, and few enough that a round
-/// ends before neighbors have emptied a shared cache.
+/// Least number of loads that are timed together: enough for the time of reading the counter to be negligible.
 const STEPS_MIN: usize = 4 << 10;
+/// Greatest number of loads that are timed together: few enough for a round to end before neighbors have emptied a shared cache.
 const STEPS_MAX: usize = 16 << 10;
-/// Least number of rounds for each size, and the time for further ones. The fastest round counts, because every disturbance makes a round
-/// slower.
+/// Least number of rounds for each size. The fastest round counts, because every disturbance makes a round slower.
 const ROUNDS_MIN: u32 = 5;
+/// Time within which further rounds begin.
 const ROUNDS_TIME: Duration = Duration::from_millis(15);
 /// Time after which sizes are left out, except for the largest.
 const TIME: Duration = Duration::from_secs(2);
@@ -36,7 +37,7 @@ const TIME: Duration = Duration::from_secs(2);
 /// Returns sizes from [`SMALLEST`] to `largest`, ascending by equal factors, four per doubling, in whole lines.
 fn working_sets(largest: Bytes, line_bytes: Bytes) -> Vec<Bytes> {
     let sizes = (0..).map(|i| SMALLEST as f64 * 2f64.powf(f64::from(i) / f64::from(PER_OCTAVE)));
-    // The power of a whole number of octaves may come out a hair too large.
+    // Rounding may make the power for a whole number of octaves slightly too small.
     sizes
         .map(|size| Bytes((size + 1e-3) as u64 / line_bytes.0 * line_bytes.0))
         .take_while(|size| *size <= largest)
@@ -46,9 +47,9 @@ fn working_sets(largest: Bytes, line_bytes: Bytes) -> Vec<Bytes> {
 /// Measures the time of a dependent load in ns for several sizes of memory. The calling thread should be pinned.
 ///
 /// Memory that fits into `last_level` is touched again before each round, so that the caches serve the loads even if neighbors keep
-/// emptying them. Larger memory is not, so that loads do not find lines that the touching left in the caches. The time includes the address
-/// computation of an indexed load and, if the kernel gives no huge pages, page-table walks. When time runs out, all sizes but the largest
-/// are left out.
+/// emptying them. Larger memory is not touched, so that loads do not find lines that the touching left in the caches. The time includes the
+/// address computation of an indexed load and, if the kernel gives no huge pages, page-table walks. When time runs out, all remaining sizes
+/// but the largest are left out.
 pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) -> Result<Vec<(Bytes, f64)>, ColorError> {
     let begin = Instant::now();
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -68,7 +69,7 @@ pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) ->
         chained = lines;
         let pages: Vec<u32> = (0..(size.0 as usize).div_ceil(page_bytes()) as u32).collect();
         let steps = lines.clamp(STEPS_MIN, STEPS_MAX) as u32;
-        // The chase goes on where it stopped: in a large set each round visits lines that the last did not.
+        // Each chase continues where the previous one stopped, so in large memory each round visits other lines.
         let (mut from, mut fastest, mut rounds) = (0, f64::INFINITY, 0);
         let rounds_begin = Instant::now();
         while rounds < ROUNDS_MIN || rounds_begin.elapsed() < ROUNDS_TIME {
@@ -85,9 +86,11 @@ pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) ->
     Ok(curve)
 }
 
-/// Returns the load time of a level of `level` bytes outside one of `inner` bytes: the lowest point of the curve that is clearly outside of
-/// the inner level (four times its size, or twice if the level is no larger) and at most half of the level, or a quarter of a shared one,
-/// which its other users fill. `None` if the curve has no size in this range.
+/// Returns the load time of a level of `level` bytes around an inner level of `inner` bytes, in ns; `None` if no size of the curve is suitable.
+///
+/// The load time is the lowest point of the curve among the suitable sizes: at least four times the inner level, and at most half of the
+/// level. In a shared level, which its other users fill, the limit is a quarter if such a size exists, else half. If no size within a limit
+/// is four times the inner level, twice is enough.
 fn level_load(curve: &[(Bytes, f64)], level: Bytes, inner: Bytes, shared: bool) -> Option<f64> {
     let lowest = |times_inner: u64, limit: u64| {
         let within = curve.iter().filter(|(size, _)| (times_inner * inner.0..=limit).contains(&size.0));
@@ -97,7 +100,7 @@ fn level_load(curve: &[(Bytes, f64)], level: Bytes, inner: Bytes, shared: bool) 
     limits.into_iter().find_map(|limit| lowest(4, limit).or_else(|| lowest(2, limit)))
 }
 
-/// Returns the load time of main memory: the end of the curve if that is at least twice the last level.
+/// Returns the load time of main memory, in ns: the last point of the curve; `None` if its size is less than twice the last level.
 fn memory_load(curve: &[(Bytes, f64)], last_level: Bytes) -> Option<f64> {
     curve.last().filter(|(size, _)| size.0 >= 2 * last_level.0).map(|p| p.1)
 }
@@ -203,7 +206,7 @@ mod tests {
         assert_eq!(memory_load(&stairs(48 << 20), Bytes(32 << 20)), None);
         // The curve ends inside the inner level.
         assert_eq!(level_load(&stairs(16 * KIB), Bytes(512 * KIB), Bytes(32 * KIB), false), None);
-        // A quarter of 8 MiB is no larger than the 2 MiB inside: half of it is taken.
+        // A quarter of 8 MiB is no larger than the inner level of 2 MiB, so half of 8 MiB is the limit.
         let curve = [(Bytes(2 << 20), 5.0), (Bytes(4 << 20), 20.0)];
         assert_eq!(level_load(&curve, Bytes(8 << 20), Bytes(2 << 20), true), Some(20.0));
         assert_eq!(level_load(&[], Bytes(8 << 20), Bytes(0), true), None);

@@ -1,13 +1,15 @@
-//! Measuring what the machine only declares: how fast its caches are, who shares them, and how long they keep what is in them.
+//! Measurements of the caches, whose values the machine only declares: load times, which CPUs share them, and how long contents last.
 //!
-//! Everything is timed by reading the constant-rate counter, so neither privileges nor hardware counters are needed. What
-//! cannot be measured stays unknown, and a note says why.
+//! All times are read from the constant-rate counter, so neither privileges nor hardware counters are needed. A value that
+//! cannot be measured stays unknown, and a note gives the reason.
 
 pub mod costs;
 pub mod latency;
 pub mod refill;
+pub mod replacement;
 pub mod retention;
 pub mod sharing;
+pub mod supply;
 
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, Source};
 use isochrome_model::units::{Bytes, CpuId, Cycles};
@@ -25,19 +27,19 @@ use crate::sys::memory::{Arena, page_bytes};
 /// CPUs to probe, and a seed.
 #[derive(Clone, Debug)]
 pub struct ProbeRequest {
-    /// CPUs to measure. Load latency and refill time are measured on the first, which must be the one on which the colors were found.
+    /// CPUs to measure. Load latency and refill time are measured on the first CPU, which must be the one on which the colors were found.
     pub cpus: Vec<CpuId>,
     /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// Number of CPUs that are tested against the first for sharing.
+/// Largest number of CPUs that are tested against the first CPU for sharing.
 const PARTNERS: usize = 4;
 /// Most memory that a flood of a level may use. A level that needs more is not tested.
 const FLOOD_LIMIT: Bytes = Bytes(512 << 20);
 
 /// Measures this machine, and writes the results into `machine` with [`Source::Measured`]: rate and step of the counter, load latency, the
-/// refill time of a color of the pool's level, the costs that the analysis charges, and for each data level whether CPUs evict each other
+/// refill time of a color of the pool's level, its replacement policy, the costs that the analysis charges, and for each data level whether CPUs evict each other
 /// and how long contents last.
 ///
 /// `machine`: this machine, as [`Sysfs::machine`] declares it. `pool`: pages of known colors of a level; without them refill times are not
@@ -52,7 +54,7 @@ pub fn probe(
     mut progress: impl FnMut(&str),
 ) -> Vec<Note> {
     let mut notes = Vec::new();
-    // Nothing is taken for a CPU on which it was not measured.
+    // A CPU that this thread cannot run on is left out, so no value is attributed to the wrong CPU.
     let cpus: Vec<CpuId> = request.cpus.iter().copied().filter(|&cpu| pin(cpu, &mut notes).is_some()).collect();
 
     progress("clock");
@@ -64,10 +66,10 @@ pub fn probe(
         progress("load latency");
         latency::measure(machine, first, request.seed, &mut notes);
         if let Some((pool, level)) = pool {
-            progress("refill time");
-            refill::measure(machine, first, pool, level, request.seed, &mut notes);
-            progress("costs to charge");
-            costs::measure(machine, first, pool, level, request.seed, &mut notes);
+            for (name, measure) in BY_COLOR {
+                progress(name);
+                measure(machine, first, pool, level, request.seed, &mut notes);
+            }
         }
     }
 
@@ -100,7 +102,7 @@ pub fn probe(
         }
         drop(pinned);
         machine.levels[index].retention.clear();
-        // Nothing is to be learned of the first level: kernel and interrupts pass through it whenever anything happens.
+        // The retention of the first level is not measured: the kernel and interrupts replace its contents all the time.
         if machine.levels[index].level > 1 {
             for &cpu in &of_level {
                 progress(&format!("{subject}: retention on CPU {}", cpu.0));
@@ -114,18 +116,27 @@ pub fn probe(
     notes
 }
 
-/// Measures the refill time of a color of `level` on `cpu` and the costs that the analysis charges, and writes them into `machine`.
-/// Returns notes on what could not be measured and why.
+/// A measurement of a cache level with pages of known color: on the CPU of the calling thread, with a pool, a level and a seed. It writes its
+/// result into the machine, and adds a note where it fails.
+type ByColor = fn(&mut Machine, CpuId, &FramePool, u8, u64, &mut Vec<Note>);
+
+/// All such measurements, with their names, in order.
+const BY_COLOR: [(&str, ByColor); 3] =
+    [("refill time", refill::measure), ("costs to charge", costs::measure), ("replacement", replacement::measure)];
+
+/// Measures the refill time of a color of `level` on `cpu`, the costs that the analysis charges, and the replacement policy, and writes them into
+/// `machine`. Returns notes on what could not be measured and why.
 pub fn refill_time(machine: &mut Machine, cpu: CpuId, pool: &FramePool, level: u8, seed: u64) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(_pinned) = pin(cpu, &mut notes) {
-        refill::measure(machine, cpu, pool, level, seed, &mut notes);
-        costs::measure(machine, cpu, pool, level, seed, &mut notes);
+        for (_, measure) in BY_COLOR {
+            measure(machine, cpu, pool, level, seed, &mut notes);
+        }
     }
     notes
 }
 
-/// Pins the calling thread to `cpu` until the returned guard is dropped. If that fails, adds a note with the reason.
+/// Pins the calling thread to `cpu` until the returned guard is dropped. If that fails, adds a note with the reason and returns `None`.
 fn pin(cpu: CpuId, notes: &mut Vec<Note>) -> Option<RealtimeSettings> {
     let pinned = RealtimeRequest::new().pin(cpu).apply();
     notes.extend_from_slice(pinned.notes());
@@ -140,9 +151,9 @@ fn note(subject: &str, reason: String, hint: &str) -> Note {
     Note { subject: subject.to_owned(), reason, hint: hint.to_owned() }
 }
 
-/// Returns a note on what `error` kept from being measured, with the error's own hint.
+/// Returns a note on `subject`: the consequence `what`, and the text and hint of the error that caused it.
 fn failed(subject: &str, what: &str, error: &ColorError) -> Note {
-    // The error's own hint is for whoever set a limit to find colors in.
+    // The hint of this error is about the limit for finding colors, which does not apply here.
     if let ColorError::TooLittleMemory { limit, needed } = error {
         let reason = format!("{what}: {needed} of memory are needed, {limit} may be taken");
         return note(subject, reason, "free some memory: a quarter of what is available is taken, at most 512 MiB");
@@ -162,15 +173,15 @@ fn data_levels(machine: &Machine, cpu: CpuId) -> Vec<usize> {
     (0..machine.levels.len()).filter(|&i| holds_data(&machine.levels[i])).collect()
 }
 
-/// Returns the size of the largest data level that any of `cpus` has inside `level`; 0 for the innermost. Cores of different kinds may
-/// share one level around different ones.
+/// Returns the size of the largest data level that any of `cpus` has inside `level`; 0 for the innermost level. Cores of different kinds may
+/// share a level although their inner levels differ.
 fn inner_bytes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> Bytes {
     let inner = |cpu: CpuId| (1..level.level).filter_map(move |inside| machine.data_level_of(inside, cpu));
     let sizes = cpus.iter().flat_map(|&cpu| inner(cpu)).map(|l| l.geometry.value.cache_bytes());
     sizes.max().unwrap_or_default()
 }
 
-/// Returns the sizes that an eviction test of `level` from any of `cpus` needs.
+/// Returns the sizes for an eviction test of `level` on any of `cpus`.
 fn sizes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> LevelSizes {
     LevelSizes {
         line_bytes: level.geometry.value.line_bytes.0 as usize,
@@ -189,13 +200,13 @@ fn nanoseconds(ticks: f64) -> f64 {
     ticks * 1e9 / clock::rate_hz() as f64
 }
 
-/// Returns a quarter of the memory that is available without harm to others.
+/// Returns the most memory that a measurement may take: a quarter of the available memory, or [`FLOOD_LIMIT`] if that is unknown.
 fn memory_limit(sysfs: &Sysfs) -> Bytes {
     sysfs.memory("MemAvailable").map_or(FLOOD_LIMIT, |available| Bytes(available.0 / 4))
 }
 
-/// Maps `bytes` of memory. If it is larger than a huge page, it is mapped in huge pages, so that page tables neither cost time nor occupy
-/// the cache.
+/// Maps `bytes` of memory; fails if they exceed [`memory_limit`]. More than a huge page is mapped in huge pages, so that page tables neither
+/// cost time nor occupy the cache.
 fn memory(bytes: u64) -> Result<Arena, ColorError> {
     let limit = memory_limit(&Sysfs::system());
     if bytes > limit.0 {
@@ -207,10 +218,11 @@ fn memory(bytes: u64) -> Result<Arena, ColorError> {
     Ok(arena.map_err(|source| SystemError::Memory { pages, source })?)
 }
 
-/// Divisor of the part of a level that is primed, which is small enough not to be replaced.
+/// Divisor of the size of a level. The quotient is the size of the primed part, which is small enough not to be replaced.
 const PRIMED: u64 = 8;
-/// Least number of pages that are primed, and greatest number that are walked.
+/// Least number of pages that are primed.
 const PRIMED_AT_LEAST: usize = 2;
+/// Greatest number of primed pages that are walked for one sample.
 const SAMPLED: usize = 64;
 
 /// Number of attempts at a calibration.
@@ -220,7 +232,7 @@ const CALIBRATIONS: usize = 3;
 pub struct Primed {
     eviction_test: TimedEvictionTest,
     sizes: LevelSizes,
-    /// Pages that evict the targets from the level inside.
+    /// Pages that evict the targets from the inner level.
     inner: Vec<u32>,
     targets: Vec<u32>,
     sample: Vec<u32>,
@@ -228,7 +240,7 @@ pub struct Primed {
 }
 
 impl Primed {
-    /// Calibrates on the CPU of the calling thread.
+    /// Calibrates an eviction test of a level on the CPU of the calling thread.
     ///
     /// Fails if hits and misses take about the same time, or if the level is too large for the available memory.
     pub fn calibrate(sizes: LevelSizes, seed: u64) -> Result<Primed, ColorError> {
@@ -237,7 +249,7 @@ impl Primed {
         }
         let calibrate =
             || TimedEvictionTest::calibrate(memory((sizes.pages_needed() * page_bytes()) as u64)?, sizes, seed);
-        // A neighbor may empty the level just then; it seldom does so for seconds.
+        // A neighbor may empty the level during a calibration, but seldom does so for seconds.
         let mut eviction_test = calibrate();
         for _ in 1..CALIBRATIONS {
             if eviction_test.as_ref().is_err_and(ColorError::may_pass) {
@@ -245,7 +257,7 @@ impl Primed {
             }
         }
         let mut eviction_test = eviction_test?;
-        // The innermost level has nothing inside that could hold the targets as well.
+        // The innermost level has no inner level that could hold the targets as well.
         let inner = if sizes.inner.0 == 0 { 0 } else { sizes.inner_pages() as u32 };
         let targets = (sizes.level.0 / PRIMED) as usize / page_bytes();
         let targets: Vec<u32> = (inner..inner + targets.max(PRIMED_AT_LEAST) as u32).collect();
@@ -254,7 +266,7 @@ impl Primed {
         Ok(Primed { eviction_test, sizes, inner: (0..inner).collect(), sample: targets.clone(), targets, rng })
     }
 
-    /// Brings the targets into the level, and evicts them from the level inside.
+    /// Brings the targets into the level, and evicts them from the inner level.
     fn prime(&mut self) {
         self.rng.shuffle(&mut self.sample);
         for _ in 0..2 {
@@ -262,7 +274,7 @@ impl Primed {
         }
     }
 
-    /// Returns the share of the primed lines that is gone.
+    /// Returns the share of the sampled primed lines that were evicted.
     fn share_gone(&mut self) -> f64 {
         let sampled = self.sample.len().min(SAMPLED);
         self.eviction_test.share_gone(&self.sample[..sampled])

@@ -1,4 +1,4 @@
-//! Refill time: what it costs to bring one color of a level back in, Δ of [Kim2013, §3].
+//! Refill time: the time to load the lines of one color of a level again, Δ of [Kim2013, §3].
 
 use isochrome_model::flood::{Flood, Leaves};
 use isochrome_model::machine::{Machine, Refill};
@@ -17,16 +17,16 @@ use super::{data_levels, failed, measured, memory, nanoseconds, note};
 
 /// Number of colors measured, spread over all.
 const COLORS: usize = 8;
-/// Number of tries of each kind per color.
+/// Number of samples per color for each kind of flood.
 const TRIES: usize = 100;
-/// Divisor of the samples that count as undisturbed: the fastest one in this many touches after a flood of another color.
+/// One in this many touches after a flood of another color counts as undisturbed: the fastest ones.
 const UNDISTURBED_DIVISOR: usize = 10;
 /// Number of traversals in a flood.
 const FLOOD_PASSES: u32 = 2;
 /// Least ratio of a refill to a touch after a flood of another color. If the ratio is smaller, nothing was evicted.
 const EVICTED: f64 = 1.1;
 
-/// The memory of one color.
+/// Memory of one color: the lines that are refilled, and the memory that floods read (`clean`) or write (`dirty`).
 struct Colored {
     region: ColoredRegion,
     pages: Vec<u32>,
@@ -65,12 +65,12 @@ enum Between {
     Clean,
     /// The flood writes lines of the same color.
     Dirty,
-    /// The flood reads lines of another color. They evict lines from the levels inside, as those of the same color do, but not from this
-    /// level.
+    /// The flood reads lines of another color. Like lines of the same color, they evict lines from the inner levels, but not from
+    /// this level.
     Other,
 }
 
-/// Writes more than the outermost level holds, so that nothing else in it is dirty.
+/// Writes twice the memory that the outermost level holds, so that no other dirty lines stay in the caches.
 pub fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), ColorError> {
     let arena: Arena = memory(2 * last_level.0)?;
     let flood = Flood { area: Bytes(2 * last_level.0), line_bytes, passes: 2, leaves: Leaves::Dirty };
@@ -81,8 +81,8 @@ pub fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), ColorError> {
 /// Measures the refill time of `level` on the calling thread's CPU, `cpu`, with pages of `pool`.
 ///
 /// The result is the time of one pass over as many lines as a color holds, in order of addresses and as fast as the core and its
-/// prefetchers make it. Nothing is subtracted, so it includes the time of the same pass when all lines are present. The lines come from
-/// wherever the outer levels have them. In the dirty case all replaced lines have been written.
+/// prefetchers allow. Nothing is subtracted, so the result includes the time of the same pass when all lines are present. The lines come
+/// from whichever outer level holds them. In the dirty case all replaced lines have been written.
 pub(super) fn measure(
     machine: &mut Machine,
     cpu: CpuId,
@@ -105,7 +105,7 @@ pub(super) fn measure(
     let count = COLORS.min(pool.colors() as usize);
     let colors = (0..count).map(|i| Color((i * pool.colors() as usize / count) as u16));
     let colored: Result<Vec<Colored>, ColorError> = colors.map(|color| Colored::take(pool, color, ways)).collect();
-    // A victim cache hands dirty lines back dirty: what is to be clean must have been written back all the way once.
+    // A victim cache returns dirty lines as dirty, so lines that are to be clean must have been written back to memory once.
     let purged = |colored| purge(last_level.max(geometry.cache_bytes()), geometry.line_bytes).map(|()| colored);
     let colored: Vec<Colored> = match colored.and_then(purged) {
         Ok(colored) => colored,
@@ -130,8 +130,8 @@ pub(super) fn measure(
         });
     }
     let [clean, dirty, mut present] = times;
-    // On a machine whose caches others use, most touches find lines missing that nothing here has evicted: the shorter ones tell
-    // what it takes when all are there.
+    // Where other programs use the caches, most touches miss lines that these floods have not evicted. The fastest touches show
+    // the time when all lines are present.
     present.sort_by(f64::total_cmp);
     let undisturbed = present.len() / UNDISTURBED_DIVISOR;
     let (Some(clean), Some(dirty), Some(&present)) = (median(&clean), median(&dirty), present.get(undisturbed)) else {

@@ -1,7 +1,7 @@
-//! Retention: how much of what was primed in a level is still there after a wait in which the CPU touched nothing.
+//! Retention: the share of the lines primed in a level that is still there after a wait in which the CPU touched nothing.
 //!
-//! What is gone was displaced by others: the kernel while the CPU sleeps, CPUs that share the level, and in a virtual machine
-//! neighbors that nothing shows. Effects of partitioning cannot be seen at periods by which the contents are gone anyway.
+//! Lost lines were displaced by the kernel while the CPU slept, by CPUs that share the level, or in a virtual machine by unseen
+//! neighbors. If a level loses its contents within a task's period anyway, partitioning has no visible effect on the task.
 
 use std::time::{Duration, Instant};
 
@@ -16,19 +16,20 @@ use crate::sys::clock;
 
 use super::{Primed, name, nanoseconds, note, ticks};
 
-/// Lengths of the waits in ns. The first shows the loss by the measurement alone.
+/// Lengths of the waits, in ns. The first one shows the loss by the measurement alone.
 const WAITS_NS: [u64; 6] = [0, 10_000, 50_000, 200_000, 1_000_000, 10_000_000];
 /// Largest ratio of a wait to its requested length at which a sample counts, because sleeps may end late.
 const LATE: f64 = 1.5;
-/// Number of samples per wait that are needed, and that are wanted.
+/// Least number of samples for a wait to be reported.
 const SAMPLES_MIN: usize = 15;
+/// Number of samples per wait after which the measurement ends.
 const SAMPLES_WANTED: usize = 30;
-/// Time for the measurements on one CPU.
+/// Time after which the measurement of one level on one CPU ends.
 const TIME: Duration = Duration::from_millis(1100);
-/// Share lost without a wait above which samples show nothing.
+/// Largest share that may be lost without a wait. Above it, samples after a wait show nothing.
 const LOST_AT_ONCE: f64 = 0.5;
 
-/// Waits, and returns whether the wait took about as long as requested.
+/// Waits for `ns` nanoseconds, and returns whether the wait took about that long.
 fn wait(ns: u64, waiting: Waiting) -> bool {
     let begin = clock::now();
     match waiting {
@@ -53,7 +54,7 @@ fn summary(cpu: CpuId, waiting: Waiting, wait_ns: u64, shares: &[f64]) -> Option
     })
 }
 
-/// Measures on `cpu`, and adds the results to the level's retention. A wait that was too long too often is left out, because short sleeps
+/// Measures the retention of `level` on `cpu`, and adds the results to `level`. A wait that ended late too often is left out; short sleeps
 /// end late on many machines.
 pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, seed: u64, notes: &mut Vec<Note>) {
     let pinned = RealtimeRequest::new().pin(cpu).timer_slack(Ns(1)).apply();
@@ -67,7 +68,7 @@ pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, s
     let mut kinds: Vec<(Waiting, u64, Vec<f64>)> = WAITS_NS.iter().map(|&ns| (Waiting::Busy, ns, Vec::new())).collect();
     kinds.extend(WAITS_NS[1..].iter().map(|&ns| (Waiting::Asleep, ns, Vec::new())));
     let begin = Instant::now();
-    // Rounds of all kinds, so that each kind is spread over the whole time.
+    // Each round samples all kinds, so that the samples of each kind are spread over the whole time.
     for _ in 0..SAMPLES_WANTED {
         if begin.elapsed() > TIME || interrupt::interrupted() {
             break;

@@ -1,9 +1,10 @@
-//! Sharing: whether what one CPU writes evicts what another has in a level.
+//! Sharing: whether the writes of one CPU evict the lines of another CPU from a level.
 //!
-//! Virtual machines declare what the host tells them to, and hide which of their CPUs are threads of one core. So it is tried:
-//! CPU A primes the level, CPU B floods four times the level, A walks it. As a paired control B spins for the same time.
-//! Neighbors outside the machine may empty the level as well, in some seconds and not in others. Rounds in which an extra
-//! sample without a flood shows such a time are left out; what is compared has no part in the choice.
+//! Virtual machines declare what the host makes them declare, and hide which of their CPUs are threads of one core. So sharing is
+//! tested: CPU A primes the level, CPU B floods four times the level, A walks its lines. As a paired control B spins for the same
+//! time. Neighbors outside the machine may empty the level as well, in some seconds and not in others. Each round takes an extra
+//! sample without a flood, and the round is left out if that sample shows such a loss. The samples that are compared do not affect
+//! this choice.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -28,15 +29,18 @@ const FLOOD: u64 = 4;
 const UNDISTURBED: f64 = 0.3;
 /// Difference of the shares lost with and without a flood above which the level counts as shared.
 const SHARED: f64 = 0.3;
-/// Number of undisturbed rounds that are needed, and that are wanted.
+/// Least number of undisturbed rounds for a conclusion.
 const ROUNDS_MIN: usize = 20;
+/// Number of undisturbed rounds after which a test ends.
 const ROUNDS_WANTED: usize = 60;
 /// Number of rounds after which a test ends if no round was undisturbed.
 const HOPELESS: usize = 10;
-/// Number of tests of a pair of CPUs, the time of each, and the time between them. Hosts move virtual CPUs from core to core, so two of
-/// them may share a core now and not a second later.
+/// Number of tests of a pair of CPUs. Hosts move virtual CPUs from core to core, so two virtual CPUs may share a core now and not a second
+/// later.
 const TESTS: usize = 3;
+/// Time after which a test ends.
 const TIME: Duration = Duration::from_millis(700);
+/// Time between two tests of a pair.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Shares lost in three consecutive samples.
@@ -56,8 +60,8 @@ impl Round {
     }
 }
 
-/// Returns the medians of the undisturbed rounds with and without a flood; `None` if there are too few rounds, or the control leaves no
-/// room for an effect.
+/// Returns the median shares lost with and without a flood in the undisturbed rounds; `None` if there are too few rounds, or if too much is
+/// lost without a flood for an effect to show.
 pub fn effect(rounds: &[Round]) -> Option<(f64, f64)> {
     let undisturbed: Vec<Round> = rounds.iter().copied().filter(Round::is_undisturbed).collect();
     let of = |share: fn(&Round) -> f64| median(&undisturbed.iter().map(share).collect::<Vec<f64>>());
@@ -65,7 +69,7 @@ pub fn effect(rounds: &[Round]) -> Option<(f64, f64)> {
     (undisturbed.len() >= ROUNDS_MIN && control + SHARED < 0.9).then_some((flooded, control))
 }
 
-/// Whether the flood evicts lines; `None` if the rounds do not show it.
+/// Whether the flood evicts lines; `None` if the rounds are inconclusive.
 pub fn is_shared(rounds: &[Round]) -> Option<bool> {
     effect(rounds).map(is_eviction)
 }
@@ -74,15 +78,18 @@ fn is_eviction((flooded, control): (f64, f64)) -> bool {
     flooded - control > SHARED
 }
 
-/// Commands to the partner.
+/// State of the partner: it has carried out the last command and waits.
 const WAIT: u32 = 0;
+/// Command to the partner: flood the level.
 const FLOOD_NOW: u32 = 1;
+/// Command to the partner: spin for as long as a flood takes.
 const SPIN_NOW: u32 = 2;
+/// Command to the partner: end.
 const END: u32 = 3;
-/// The partner cannot run on its CPU.
+/// State of the partner: it cannot run on its CPU.
 const FAILED: u32 = 4;
 
-/// Ends the partner in any case, also after a panic. Otherwise it would spin forever, and its end would be waited for.
+/// Guard that ends the partner when it is dropped, also by a panic. Otherwise the partner would spin forever, and the scope would wait for it.
 struct EndOnDrop<'a>(&'a AtomicU32);
 
 impl Drop for EndOnDrop<'_> {
@@ -97,14 +104,14 @@ fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
         task.store(FAILED, Ordering::Release);
         return;
     }
-    // Resident before anything is looked at; the second shows how long a flood takes.
+    // The first flood makes the memory resident; the second one shows how long a flood takes.
     let mut took = Cycles(0);
     for _ in 0..2 {
         let begin = clock::now();
         arena.carry_out(flood.accesses());
         took = Cycles(clock::now().0 - begin.0);
     }
-    // The caller waits for this before it asks for anything. If it has given up, END stays.
+    // The caller waits for this before its first command. If the caller has given up, END stays.
     let _ = task.compare_exchange(FLOOD_NOW, WAIT, Ordering::AcqRel, Ordering::Acquire);
     loop {
         let asked = task.load(Ordering::Acquire);
@@ -121,24 +128,25 @@ fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
             }
             _ => return,
         }
-        // Unless the end has come meanwhile.
+        // If END came meanwhile, it stays.
         let _ = task.compare_exchange(asked, WAIT, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
-/// Measures rounds of the calling thread against a partner on CPU `other`; `None` if the partner cannot run there.
+/// Measures rounds of the calling thread against a partner on CPU `other`; `None` if the partner cannot run there. Fails if memory for
+/// the flood cannot be mapped.
 ///
 /// `level`: size of the level that `primed` walks over.
 pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<Vec<Round>>, ColorError> {
     let line_bytes = Bytes(primed.sizes.line_bytes as u64);
     let flood = Flood { area: Bytes(FLOOD * level.0), line_bytes, passes: 1, leaves: Leaves::Dirty };
     let arena = memory(flood.area.0)?;
-    // The partner takes the first flood as the sign to get ready.
+    // The partner replaces this first command by WAIT when it is ready.
     let task = AtomicU32::new(FLOOD_NOW);
     Ok(std::thread::scope(|scope| {
         let end = EndOnDrop(&task);
         scope.spawn(|| {
-            // Moved in as a whole: memory is owned by one thread at a time.
+            // This moves the whole arena into the thread: memory is owned by one thread at a time.
             let arena = arena;
             partner(&task, other, &arena, flood);
         });
@@ -194,7 +202,7 @@ struct Tests {
     undisturbed: usize,
 }
 
-/// Tests `cpu`, on which the calling thread runs, against `other` several times. The note says why the pair could not be tested.
+/// Tests `cpu`, on which the calling thread runs, against `other` several times; fails with a note on why the pair could not be tested.
 fn tests(level: &CacheLevel, primed: &mut Primed, cpu: CpuId, other: CpuId) -> Result<Tests, Note> {
     let mut tests = Tests { effects: Vec::new(), rounds: 0, undisturbed: 0 };
     for test in 0..TESTS {
@@ -223,7 +231,8 @@ fn tests(level: &CacheLevel, primed: &mut Primed, cpu: CpuId, other: CpuId) -> R
     Ok(tests)
 }
 
-/// Tests `cpu`, on which the calling thread runs, against each of `others`, and returns notes on contradictions to the declaration.
+/// Tests `cpu`, on which the calling thread runs, against each of `others`. Writes into `level` whether CPUs were seen to share it,
+/// and adds notes on contradictions to the declaration.
 pub(super) fn measure(
     level: &mut CacheLevel,
     primed: &mut Primed,
@@ -244,7 +253,7 @@ pub(super) fn measure(
         };
         let Tests { effects, rounds, undisturbed } = tests;
         let together = level.shared_by.value.iter().any(|group| group.contains(&cpu) && group.contains(&other));
-        // The clearest test: one in which they share is enough to know that they can.
+        // The test with the largest difference is reported: one test in which the CPUs share the level shows that they can.
         let Some(&(flooded, control)) = effects.iter().max_by(|a, b| (a.0 - a.1).total_cmp(&(b.0 - b.1))) else {
             notes.push(note(
                 &subject,
@@ -282,7 +291,7 @@ pub(super) fn measure(
             ));
         }
     }
-    // One pair that shares shows that CPUs do; that none does is known only if every pair was decided.
+    // One pair suffices to know that CPUs share the level. That no CPUs share it is known only if every pair was decided.
     level.sharing_seen = (seen || decided > 0 && decided == others.len()).then(|| measured(seen));
 }
 

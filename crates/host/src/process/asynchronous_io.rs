@@ -58,8 +58,8 @@ impl Pid {
         fs::read_link(self.path(&format!("fd/{descriptor}"))).is_ok_and(|target| target.as_os_str() == USERFAULT)
     }
 
-    /// Returns what shows that the kernel or a device may access the memory of the process while its threads stand still; `None` if nothing
-    /// does.
+    /// Returns a sign that the kernel or a device may access the memory of the process while its threads stand still, worded for a message;
+    /// `None` if there is no sign.
     pub fn asynchronous_io(self, regions: &[Region]) -> Result<Option<&'static str>, ProcessError> {
         let threads = self.thread_numbers()?;
         if threads.into_iter().any(|thread| self.thread_state(thread).is_some_and(ThreadState::is_kernel_worker)) {
@@ -85,7 +85,7 @@ impl Pid {
         Ok(Bytes(kib.unwrap_or(0) * 1024))
     }
 
-    /// Returns the type of a file system on which the process has a file open for direct I/O and which uses pages without pinning them;
+    /// Returns the type of a file system that does direct I/O without pinning pages, if the process has a file open there for direct I/O;
     /// `None` if it has no such file open. The kernel would move such pages although they are in use.
     pub fn unpinned_direct_io(self) -> Result<Option<String>, ProcessError> {
         let mut mounts = None;
@@ -118,7 +118,7 @@ impl Pid {
         Ok(Bytes(pinned.0.saturating_sub(registered)))
     }
 
-    /// Returns the most bytes that the buffers registered with the io_uring `ring` can pin; 0 where the kernel does not say.
+    /// Returns the most bytes that the buffers registered with the io_uring `ring` can pin; 0 where the kernel does not list the buffers.
     fn registered(self, ring: i32) -> Result<u64, ProcessError> {
         /// Attempts at reading the buffers, which the kernel leaves out while the ring is busy.
         const ATTEMPTS: u32 = 20;
@@ -133,17 +133,17 @@ impl Pid {
     }
 }
 
-/// Returns the file system type that /proc/PID/mountinfo names for the mount with the ID `mount`.
+/// Returns the file system type that /proc/PID/mountinfo names for the mount with the ID `mount`; `None` if there is no such mount.
 fn file_system_of<'a>(mountinfo: &'a str, mount: &str) -> Option<&'a str> {
     let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
-    // Optional fields end with a dash.
+    // A dash ends the optional fields.
     line.split_once(" - ")?.1.split(' ').next()
 }
 
 /// Returns the most bytes that the registered buffers listed in an io_uring's /proc/PID/fdinfo can pin; `None` if the text does not
 /// mention buffers at all.
 ///
-/// A buffer in a huge page pins all of it. [Linux, io_uring/fdinfo.c and io_uring/rsrc.c]
+/// A buffer in a huge page pins the whole page. [Linux, io_uring/fdinfo.c and io_uring/rsrc.c]
 fn registered_buffers(fdinfo: &str) -> Option<u64> {
     const HUGE: u64 = 2 << 20;
     let mut lines = fdinfo.lines().skip_while(|line| !line.starts_with("UserBufs:"));
@@ -182,7 +182,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let options = libc::O_DIRECT;
         let direct = std::os::unix::fs::OpenOptionsExt::custom_flags(File::options().read(true), options).open(&file);
-        // Not every file system has it.
+        // Not every file system supports direct I/O.
         if let Ok(_direct) = direct {
             assert_eq!(Pid(std::process::id() as i32).unpinned_direct_io().unwrap(), None);
         }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn registered_buffers_are_counted_as_all_that_they_may_pin() {
         let text = "pos:\t0\nUserFiles:\t1\nUserBufs:\t3\n    0: 0x7f0000000000/65536\n    1: <none>\n    2: 0x7f00001ff000/8192\nPollList:\n";
-        // One huge page, and two, as the last lies across a border.
+        // The first buffer pins one huge page, and the last one two, because it lies across a border.
         assert_eq!(registered_buffers(text), Some(6 << 20));
         assert_eq!(registered_buffers("UserBufs:\t0\n"), Some(0));
         assert_eq!(registered_buffers("SqMask:\t0x3\n"), None);

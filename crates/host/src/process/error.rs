@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why the kernel provides no information about a process.
+/// Reasons why the kernel provides no information about a process.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// There is no such process.
     #[error("there is no process {pid}\n  hint: `ps -e` lists them; it may have ended")]
     NoSuchProcess {
-        /// Process asked for.
+        /// The requested process.
         pid: u32,
     },
     /// The process has ended meanwhile.
@@ -33,15 +33,15 @@ pub enum ProcessError {
     NoUserMemory {
         /// The process.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         command: String,
     },
-    /// The memory of the process is not this user's to see.
+    /// This user may not see the memory of the process.
     #[error("process {pid} ({command}): its memory is not shown: {source}\n  hint: run as root, or as its owner")]
     MemoryDenied {
         /// The process.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         command: String,
         /// The kernel's error.
         source: io::Error,

@@ -57,7 +57,7 @@ impl Pid {
     pub(crate) fn failed(self, file: &str) -> impl Fn(io::Error) -> ProcessError + '_ {
         move |source| match source.kind() {
             io::ErrorKind::NotFound => ProcessError::NoSuchProcess { pid: self.0 as u32 },
-            // What is ending belongs to root.
+            // The files of a process that is ending belong to root.
             io::ErrorKind::PermissionDenied if !self.is_running(self.0) => ProcessError::Ended { pid: self.0 },
             io::ErrorKind::PermissionDenied => ProcessError::Denied { pid: self.0 },
             _ if source.raw_os_error() == Some(libc::ESRCH) => ProcessError::NoSuchProcess { pid: self.0 as u32 },
@@ -114,7 +114,8 @@ impl Pid {
         Some(ThreadState { letter, flags, priority, cpu: fields.nth(20)?.parse().ok()? })
     }
 
-    /// Returns the number of the system call that `thread` waits in; `None` if it does not wait in one or the kernel does not say.
+    /// Returns the number of the system call that `thread` waits in; -1 if it is blocked outside of system calls.
+    /// `None` if it runs or the kernel does not report the call.
     pub fn waits_in(self, thread: i32) -> Option<i64> {
         let text = fs::read_to_string(self.path(&format!("task/{thread}/syscall"))).ok()?;
         text.split_ascii_whitespace().next()?.parse().ok()
@@ -127,7 +128,7 @@ impl Pid {
         self.stat(22).ok().filter(|_| self.threads().is_ok_and(|threads| !threads.is_empty()))
     }
 
-    /// Returns the parent of the process: the one that started it, or adopted it when that one ended. `None` if it cannot be seen.
+    /// Returns the parent of the process: the process that started it, or the process that adopted it later; `None` if the parent is not shown.
     pub fn parent(self) -> Option<Pid> {
         self.stat(4).ok().filter(|pid| *pid != 0).map(|pid| Pid(pid as i32))
     }
@@ -156,7 +157,7 @@ impl Pid {
 
     /// Returns how much memory the process may allocate before its control group reaches a limit; `None` if there is no limit.
     ///
-    /// At the limit the kernel would kill a process of the group. Memory that could be reclaimed is not counted.
+    /// At the limit the kernel would kill a process of the group. Reclaimable memory counts as used.
     pub fn memory_room(self) -> Option<Bytes> {
         let groups = self.text("cgroup").ok()?;
         let rooms = groups.lines().filter_map(|line| {

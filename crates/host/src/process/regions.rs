@@ -11,9 +11,9 @@ use crate::sys::mapping::{self, Found};
 /// A mapping of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// First address.
+    /// First address of the mapping.
     pub start: u64,
-    /// First address behind it.
+    /// First address behind the mapping.
     pub end: u64,
     /// The accesses that the mapping permits.
     pub protection: Protection,
@@ -67,7 +67,7 @@ impl Region {
             Some(DEVICE) => Kind::Device,
             Some(HUGE) => Kind::Hugetlbfs,
             Some(KERNELS) => Kind::Kernel,
-            // What is shared without a name the kernel backs with a file of its own.
+            // The kernel lists anonymous shared memory as a file named /dev/zero.
             Some(SHARED) if self.name.starts_with("/dev/zero") => Kind::SharedMemory,
             Some(SHARED) if self.name.starts_with("/memfd:") => Kind::Memfd,
             Some(SHARED) if self.name.starts_with("/dev/shm/") => Kind::DevShm,
@@ -141,7 +141,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             immovable: immovable.or(shared.then_some(SHARED)),
         });
     }
-    // The text is read in parts, between which the program runs: a mapping that was joined to the next one meanwhile is listed once more.
+    // The program runs between the reads of parts of the text: a mapping that is joined to the next one meanwhile is listed once more.
     let mut behind = 0;
     regions.retain_mut(|region| {
         region.start = region.start.max(behind);
@@ -170,7 +170,7 @@ const HUGE: &str = "is made of huge pages of hugetlbfs";
 /// Reason for pages that the kernel maps into every process.
 pub const KERNELS: &str = "is the kernel's";
 
-/// Reason for memory that others may map as well.
+/// Reason for memory that other processes may map as well.
 const SHARED: &str = "is shared memory";
 
 /// Reason for a ring of asynchronous I/O requests, as libaio uses it.
@@ -186,15 +186,15 @@ impl Pid {
         regions_of(&text).ok_or(ProcessError::Malformed { path: self.path("smaps") })
     }
 
-    /// Returns the mappings of the process, without what is resident or locked in them.
+    /// Returns the mappings of the process, without reading which memory is resident or locked.
     pub fn mappings(self) -> Result<Vec<Region>, ProcessError> {
         regions_of(&self.text("maps")?).ok_or(ProcessError::Malformed { path: self.path("maps") })
     }
 
-    /// Returns the mappings of the process, given the mappings `known` from a while ago. Mappings in `ours`, an address and a length in
+    /// Returns the mappings of the process, given its earlier mappings `known`. Mappings in `ours`, an address and a length in
     /// bytes, are left out.
     ///
-    /// If the mappings are still the same, `known` is returned unchanged: finding out what is resident takes the kernel milliseconds.
+    /// If the mappings are still the same, `known` is returned unchanged: the kernel takes milliseconds to count the resident memory.
     pub fn regions_now(self, known: Vec<Region>, ours: (u64, u64)) -> Result<Vec<Region>, ProcessError> {
         let theirs = |region: &Region| region.end <= ours.0 || ours.0 + ours.1 <= region.start;
         let mut now = self.mappings()?;
@@ -217,7 +217,7 @@ impl Pid {
 pub struct Mappings {
     pid: Pid,
     maps: File,
-    /// All mappings, where the kernel cannot be asked about single ones (before Linux 6.11).
+    /// All mappings, if the kernel cannot look up single mappings (before Linux 6.11); else `None`.
     all: Option<Vec<Region>>,
 }
 
@@ -234,7 +234,7 @@ impl Mappings {
         Ok(found)
     }
 
-    /// Returns the first address and the end of the mapping around `address`, if it resembles `region` in what the kernel reports quickly.
+    /// Returns the first address and the end of the mapping around `address`, if it has the protection and kind of `region`; else `None`.
     ///
     /// The mapping may have grown, shrunk, or been joined to another one since `region` was read.
     pub fn around(&self, address: u64, region: &Region) -> Result<Option<(u64, u64)>, ProcessError> {
@@ -250,7 +250,7 @@ impl Mappings {
         Ok(self.at(address)?.filter(like).map(|now| (now.start, now.end)))
     }
 
-    /// Returns the end of the mapping around `address`, if it is private and may be read and executed.
+    /// Returns the end of the mapping around `address`, if that is private and may be read and executed; else `None`.
     pub fn executable_end(&self, address: u64) -> Result<Option<u64>, ProcessError> {
         if let Some(all) = &self.all {
             let found = all.iter().find(|region| (region.start..region.end).contains(&address));
@@ -320,7 +320,7 @@ VmFlags: rd mr pf io de dd
 
     #[test]
     fn a_mapping_that_is_listed_again_counts_once() {
-        // The first two were joined after the first was listed, and the last grew down after the one before it was gone.
+        // The first mapping was joined to the next one after it was listed. The last mapping lies below one that is listed before it.
         let text = "1000-3000 rw-p 0 0 0\n1000-5000 rw-p 0 0 0\n8000-9000 rw-p 0 0 0\n7000-8000 rw-p 0 0 0\n";
         let regions = regions_of(text).unwrap();
         let found: Vec<(u64, u64)> = regions.iter().map(|region| (region.start, region.end)).collect();

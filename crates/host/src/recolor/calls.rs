@@ -1,4 +1,4 @@
-//! Arguments of system calls that a process is made to issue, which a filter of the program may look at.
+//! Arguments of system calls that a process is made to issue. A seccomp filter of the program may check these arguments.
 
 /// Flags of clone(2): what a helper shares with the thread that makes it.
 pub(super) const HELPER_FLAGS: u64 = (libc::CLONE_VM

@@ -9,13 +9,13 @@ use crate::process::{Pid, ProcessError, Region, status_of};
 use crate::sys::trace;
 
 impl Pid {
-    /// Checks that this process may be recolored, and returns its mappings. Waits while another isochrome works on it.
+    /// Checks that this process may be recolored, and returns its mappings. Waits while another isochrome works on the process.
     ///
     /// Fails with the [`RecolorError`] that says why the process must be left alone.
     pub fn check(self) -> Result<Vec<Region>, RecolorError> {
         match self.check_locked() {
             Err(RecolorError::Traced { .. }) => {
-                // Kept until the tracer was read again: the other one may have more to do.
+                // The lock is held during the second check, so that another isochrome cannot attach again meanwhile.
                 let _exclusive = ExclusiveLock::wait(self)?;
                 self.check_locked()
             }
@@ -23,7 +23,7 @@ impl Pid {
         }
     }
 
-    /// Does the same as [`check`](Self::check), where this program holds the lock for recoloring already.
+    /// Does the same as [`check`](Self::check) for a caller that already holds the lock for recoloring.
     pub fn check_locked(self) -> Result<Vec<Region>, RecolorError> {
         let pid = self.0;
         let status = self.text("status")?;
@@ -57,12 +57,12 @@ impl Pid {
         Ok(self.regions()?)
     }
 
-    /// Whether this is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
+    /// Whether this process is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
     fn is_the_kernels(self) -> Result<bool, RecolorError> {
         Ok(self.stat(9)? >> 21 & 1 == 1)
     }
 
-    /// Fails with [`RecolorError::SharesMemory`] where the parent or a child of this process runs in the same memory.
+    /// Checks that neither the parent nor a child of this process runs in the same memory; fails with [`RecolorError::SharesMemory`].
     pub fn check_alone(self) -> Result<(), RecolorError> {
         let parent = self.status("PPid")?.parse().map(Pid);
         match self.children().into_iter().chain(parent).find(|other| trace::same_memory(self.0, other.0)) {

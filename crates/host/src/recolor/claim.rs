@@ -1,10 +1,10 @@
-//! Commands that work on a process now, and what they leave for whoever watches over it.
+//! Claims of commands on processes, and the colors that a command hands over to the `exec` that watches over the process.
 //!
-//! `exec` watches over its program for as long as that runs. When `recolor` moves the same program, both would draw memory for the same
-//! pages and take turns at holding the program still. So a command *claims* the processes that it works on. Who watches stands aside while
-//! a process is claimed, also in the middle of a sweep, and takes over the colors that the command has measured.
+//! `exec` watches over its program for as long as the program runs. If `recolor` moved the same program meanwhile, both would draw memory
+//! for the same pages and hold the program still alternately. So a command *claims* the processes that it works on. The `exec` stands aside
+//! while its process is claimed, also in the middle of a sweep, and takes over the colors that the command has measured.
 //!
-//! A claim is a lock on one byte of a file, at the number of the process. The kernel releases it when the command ends, however it ends.
+//! A claim is a lock on one byte of a file; the offset of the byte is the process number. The kernel releases the lock however the command ends.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ use crate::process::Pid;
 use crate::runtime;
 use crate::sys::lock;
 
-/// Processes that a command works on, until this is dropped.
+/// Claim of a command on processes that it works on, until the claim is dropped.
 pub struct Claim {
     _file: File,
 }
 
 impl Claim {
-    /// Claims `pids`. Several commands may claim the same process; the lock in `exclusive` decides which of them holds it.
+    /// Claims `pids`. Several commands may claim the same process; the lock in `exclusive` decides which of them may work on it.
     ///
     /// Fails with [`RecolorError::Journal`] if the runtime folder cannot be written.
     pub fn of(pids: &[Pid]) -> Result<Claim, RecolorError> {
@@ -42,12 +42,12 @@ impl Claim {
     }
 }
 
-/// Fails with [`RecolorError::Claimed`] if `limits` say to give way and another command has claimed `pid`.
+/// Checks for a claim of another command on `pid`; fails with [`RecolorError::Claimed`] if there is one and `limits` require to give way.
 pub fn give_way(pid: Pid, limits: &Limits) -> Result<(), RecolorError> {
     let claimed = || {
         // Without the file nobody has claimed anything.
         let file = File::open(claims(&runtime::folder())).ok()?;
-        // The file is open for reading, which is enough to ask.
+        // A file that is open for reading is enough to query the lock.
         lock::is_byte_shared(&file, u64::from(pid.0.unsigned_abs())).ok()
     };
     if limits.gives_way && claimed() == Some(true) { Err(RecolorError::Claimed { pid: pid.0 }) } else { Ok(()) }
@@ -56,7 +56,7 @@ pub fn give_way(pid: Pid, limits: &Limits) -> Result<(), RecolorError> {
 /// Colors of the pages of a process, as measured by a command.
 #[derive(Serialize, Deserialize)]
 struct Handover {
-    /// Start time of the process, which tells it from a later one of the same number.
+    /// Start time of the process, which distinguishes it from a later process with the same number.
     start_time: u64,
     /// Identifier of the numbering of the colors.
     numbering: String,
@@ -64,7 +64,7 @@ struct Handover {
     pages: Vec<(u64, Option<FrameNumber>, Color)>,
 }
 
-/// Leaves the colors of `pages` of `pid`, addresses in ascending order, for the command that watches over the process.
+/// Writes the known colors of `pages` of `pid`, addresses in ascending order, to a file for the `exec` that watches over the process.
 pub fn hand_over(pid: Pid, known: &KnownColors, pages: &[u64]) -> Result<(), RecolorError> {
     let (Some(reference), Some(start_time)) = (known.reference(), pid.start_time()) else { return Ok(()) };
     let entries = pages.iter().zip(pid.page_map()?.entries(pages)?);
@@ -76,12 +76,12 @@ pub fn hand_over(pid: Pid, known: &KnownColors, pages: &[u64]) -> Result<(), Rec
     runtime::replace(&path, &text).map_err(RecolorError::unmeasured(pid.0))
 }
 
-/// Learns the colors that the last command left for `pid`, if any. Pages that have other frames now are left out.
+/// Adds the colors that the last command has handed over for `pid`, if any, to `known`. Pages that have other frames now are left out.
 pub fn take_over(pid: Pid, known: &KnownColors) -> Result<(), RecolorError> {
     let path = handover_path(pid);
     let Some(reference) = known.reference() else { return Ok(()) };
     let Some(text) = runtime::read(&path).map_err(RecolorError::unmeasured(pid.0))? else { return Ok(()) };
-    // It is of use once.
+    // A handover is used only once.
     let _ = fs::remove_file(&path);
     let Ok(handover) = serde_json::from_slice::<Handover>(&text) else { return Ok(()) };
     if Some(handover.start_time) != pid.start_time() || handover.numbering != reference.numbering {

@@ -1,4 +1,4 @@
-//! Why a process is not recolored.
+//! Reasons why a process is not recolored.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use isochrome_model::units::Bytes;
 use crate::color::ColorError;
 use crate::process::ProcessError;
 
-/// Why a process was not recolored.
+/// Reasons why a process was not recolored.
 #[derive(Debug, thiserror::Error)]
 pub enum RecolorError {
     /// The kernel provides no information about the process.
@@ -76,19 +76,19 @@ pub enum RecolorError {
         /// Name of the system call that is forbidden.
         call: &'static str,
     },
-    /// The kernel or a device may write to the memory of the process at any time, and pages cannot be moved safely meanwhile.
+    /// The kernel or a device may write to the memory of the process at any time, so pages cannot be moved safely.
     #[error(
         "process {pid} uses {sign}, through which its memory may be written at any time, and {why}\n  hint: force it only if no request is in flight"
     )]
     AsynchronousIo {
         /// The process.
         pid: i32,
-        /// What the process uses that allows such writes.
+        /// Name of the mechanism in use that allows such writes.
         sign: &'static str,
-        /// Why the pages cannot be moved nevertheless.
+        /// Reason why the pages cannot be moved safely.
         why: String,
     },
-    /// This program was asked to end during the recoloring.
+    /// A signal requested the end of this program during the recoloring.
     #[error(
         "process {pid}: interrupted; what was moved stays, and nothing else is changed\n  hint: run it again for the rest"
     )]
@@ -96,7 +96,7 @@ pub enum RecolorError {
         /// The process.
         pid: i32,
     },
-    /// Another command has claimed the process, and this one gives way.
+    /// Another command has claimed the process, and this command gives way.
     #[error("process {pid} is being recolored by another isochrome\n  hint: try again when that has ended")]
     Claimed {
         /// The process.
@@ -194,7 +194,7 @@ pub enum RecolorError {
     TooLittleMemory {
         /// Pages to move.
         pages: usize,
-        /// Memory that holds enough frames if colors are even.
+        /// Memory that holds enough frames if all colors are equally frequent.
         needed: Bytes,
         /// The limit.
         limit: Bytes,
@@ -206,13 +206,13 @@ pub enum RecolorError {
     TooFewFrames {
         /// Pages to move.
         pages: usize,
-        /// The memory that was touched, which is all that may be.
+        /// Size of the memory that was touched, which is the limit.
         limit: Bytes,
     },
 }
 
 impl RecolorError {
-    /// Turns an error of a measurement into one about `pid`.
+    /// Returns a function that turns an error of a measurement into a [`RecolorError`] about `pid`.
     pub(super) fn unmeasured<E: Into<ColorError>>(pid: i32) -> impl Fn(E) -> RecolorError {
         move |source| RecolorError::Unmeasured { pid, source: source.into() }
     }
@@ -232,11 +232,11 @@ impl RecolorError {
         }
     }
 
-    /// Whether the pages of known color may have lost it, because the kernel has given them other frames, or may have been replaced
-    /// by another command, which removes the file of the old ones.
+    /// Whether the pages of known color may be unusable: the kernel may have given them frames of other colors, or another command may have
+    /// replaced them and removed their file.
     pub fn doubts_reference(&self) -> bool {
         match self {
-            // Where pages of several colors are of one, there are no pages that one of these alone evicts.
+            // If pages of several known colors have the same color in fact, no frame is evicted by only one of these colors.
             RecolorError::TooFewFrames { .. } => true,
             RecolorError::Unmeasured { source, .. } => matches!(
                 source,
@@ -254,13 +254,13 @@ impl RecolorError {
 mod tests {
     use super::*;
 
-    /// An `exec` kept its numbering when another command replaced the pages, and failed for good to open the old file.
+    /// If another command replaces the pages of known color and removes their file, the old file can never be opened again.
     #[test]
     fn a_reference_whose_file_is_gone_is_renewed() {
         let gone = ColorError::NotOpenedThere { path: "gone".into(), source: io::ErrorKind::NotFound.into() };
         assert!(RecolorError::unmeasured(1)(gone).doubts_reference());
         assert!(!RecolorError::NoColors.doubts_reference());
-        // Where all pages of known color were of one, an `exec` found no frames for a minute.
+        // If all pages of known color have the same color in fact, no frames are found.
         assert!(RecolorError::TooFewFrames { pages: 1, limit: Bytes(1) }.doubts_reference());
     }
 }

@@ -14,7 +14,7 @@ use crate::runtime;
 use crate::sys::scheduling::Scheduling;
 
 /// Lock guard that is held while a process is recolored or repaired, so that this happens to one process at a time. Two recolorings at
-/// once would each take the frames that the other one gives back in order to draw them again.
+/// once would each take the frames that the other one frees for a moment before it draws them again.
 pub struct ExclusiveLock {
     /// The lock file, which is locked for as long as it is open.
     _file: File,
@@ -24,7 +24,7 @@ pub struct ExclusiveLock {
 impl ExclusiveLock {
     /// Waits for the lock in order to work on `pid`.
     ///
-    /// Fails with [`RecolorError::Interrupted`] where this program is asked to end meanwhile.
+    /// Fails with [`RecolorError::Interrupted`] if a signal requests the end of this program meanwhile.
     pub fn wait(pid: Pid) -> Result<ExclusiveLock, RecolorError> {
         let folder = runtime::folder();
         let path = folder.join("recolor.lock");
@@ -42,8 +42,8 @@ impl ExclusiveLock {
     }
 }
 
-/// Gives this thread, and the helpers it makes, the nice value that is worth about half of a CPU, if permitted. Otherwise a helper gets
-/// only one share among the many threads of a program that keeps all CPUs busy.
+/// Guard that gives this thread, and the helpers that it creates, the nice value that is worth about half of a CPU, if permitted. Without it
+/// a helper would get only one share among the many threads of a program that keeps all CPUs busy.
 struct Share {
     /// Scheduling of the thread to restore; `None` if nothing was changed.
     before: Option<Scheduling>,
@@ -54,7 +54,7 @@ impl Share {
         /// Ratio of the CPU time of neighboring nice values. [Linux, kernel/sched/core.c, sched_prio_to_weight]
         const STEP: f64 = 1.25;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        // This thread is one of them.
+        // This thread is one of the running threads.
         let others = Sysfs::system().running_threads().map_or(0, |running| running.saturating_sub(1));
         let on_each = (others as f64 / cpus as f64).max(1.0);
         let steps = (on_each.ln() / STEP.ln()) as i32;
@@ -66,7 +66,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // It was permitted before.
+            // A higher nice value is always permitted.
             let _ = before.apply();
         }
     }

@@ -79,9 +79,10 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Fails with [`RecolorError::CallForbidden`] where a filter of the stopped `thread` forbids a call that is needed.
+    /// Checks the filters of the stopped `thread`; fails with [`RecolorError::CallForbidden`] if a filter forbids a call that is needed.
     ///
-    /// `instruction`: the address behind the instruction that makes the calls. `works`: whether the thread makes the calls of the work.
+    /// `instruction`: the address behind the instruction that makes the calls. `works`: whether the thread makes the calls
+    /// of [`FOR_THE_WORK`], too.
     pub fn check(&mut self, pid: Pid, thread: ThreadId, instruction: u64, works: bool) -> Result<(), RecolorError> {
         let Some(filters) = filters(pid, thread)? else { return Ok(()) };
         if self.allowed.iter().any(|(known, working)| *working >= works && *known == filters) {
@@ -100,7 +101,7 @@ pub fn check_reference(pid: Pid, thread: ThreadId, instruction: u64) -> Result<(
     check_all(pid, thread, &filters, instruction, FOR_THE_REFERENCE.iter())
 }
 
-/// Returns the filters of a stopped thread; `None` if its system calls are not filtered.
+/// Returns the filters of a stopped thread; `None` if the thread's system calls are not filtered.
 fn filters(pid: Pid, thread: ThreadId) -> Result<Option<Vec<Vec<Instruction>>>, RecolorError> {
     let status = pid.text(&format!("task/{thread}/status"))?;
     if matches!(status_of(&status, "Seccomp"), "" | "0") {

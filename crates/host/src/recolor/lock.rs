@@ -1,7 +1,8 @@
-//! Touching and locking all memory of an unmodified program, by having one of its threads call mlockall(2).
+//! Touching and locking all memory of an unmodified program, by making one of its threads call madvise(2) and mlockall(2).
 //!
 //! Locked pages stay in memory, but the kernel may move them to other frames (compaction), so a lock does not keep a color. A recoloring
-//! moves locked pages by a slower method, and all memory that it maps would be touched at once. So lock after recoloring.
+//! moves locked pages by a slower method, and in a locked program the kernel would touch all memory that a recoloring maps. So lock after
+//! recoloring.
 
 use isochrome_model::units::Bytes;
 
@@ -23,26 +24,40 @@ pub fn untouched(regions: &[Region]) -> Bytes {
     Bytes(own.map(|region| (region.end - region.start).saturating_sub(region.resident.0)).sum())
 }
 
-/// Makes all mapped memory of `pid` resident and leaves it unlocked, so that later accesses cause no page faults and pages can be moved.
+/// Makes the private memory of `pid` resident, so that later accesses cause no page faults and pages can be moved. The locks of the program
+/// stay as they are.
+///
+/// mlockall(2) would touch the memory too, but munlockall(2) would then also remove locks that the program has made.
 pub fn prefault(pid: Pid) -> Result<(), RecolorError> {
-    within(pid, |hold| {
-        hold.must("touch its memory", libc::SYS_mlockall, [CURRENT, 0, 0, 0, 0, 0])?;
-        hold.must("unlock its memory", libc::SYS_munlockall, [0; 6]).map(drop)
+    let mut regions = pid.regions()?;
+    regions.retain(|region| region.protection.read && !region.shared && region.immovable.is_none());
+    within(pid, "madvise", |hold| {
+        for Region { start, end, protection, .. } in regions {
+            let advice = if protection.write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+            // Pages of a file behind its end cannot be touched, and other threads of the program may have unmapped the memory meanwhile.
+            hold.call(libc::SYS_madvise, [start, end - start, advice as u64, 0, 0, 0])?.ok();
+        }
+        Ok(())
     })
 }
 
 /// Locks all memory of `pid`, present and future. `whole`: touch all of it now; otherwise each page is locked when it is first touched.
 pub fn lock(pid: Pid, whole: bool) -> Result<(), RecolorError> {
     let flags = CURRENT | FUTURE | if whole { 0 } else { ON_FAULT };
-    within(pid, |hold| hold.must("lock its memory", libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]).map(drop))
+    within(pid, "mlockall", |hold| hold.must("lock its memory", libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]).map(drop))
 }
 
-fn within(pid: Pid, work: impl FnOnce(&mut Hold) -> Result<(), RecolorError>) -> Result<(), RecolorError> {
+/// Does `work`, which makes the system call `call`, while one thread of `pid` is held.
+fn within(
+    pid: Pid,
+    call: &'static str,
+    work: impl FnOnce(&mut Hold) -> Result<(), RecolorError>,
+) -> Result<(), RecolorError> {
     let _exclusive = ExclusiveLock::wait(pid)?;
     for thread in pid.threads()? {
-        // Which calls a filter kills a program for is looked at for those of a recoloring only.
+        // A filter might kill the program for the call, because filters are evaluated only for the calls of a recoloring.
         if !matches!(crate::process::status_of(&pid.text(&format!("task/{thread}/status"))?, "Seccomp"), "" | "0") {
-            return Err(RecolorError::CallForbidden { pid: pid.0, thread, call: "mlockall" });
+            return Err(RecolorError::CallForbidden { pid: pid.0, thread, call });
         }
     }
     let mut hold = Hold::one(pid, (0, 0))?;

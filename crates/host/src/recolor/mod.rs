@@ -1,12 +1,12 @@
 //! Gives the pages of a running process other frames: contents, addresses and mappings stay, colors change.
 //!
-//! The process is stopped and parked (`hold`). A helper thread created inside it then works off a table on its own
+//! The process is stopped and parked (`hold`). A helper thread created inside the process then works off a table by itself
 //! ([`agent`](crate::sys::agent)). Frames of the wanted colors come from anonymous memory that is mapped in the process for that time.
 //! As much of it is touched as is needed to find enough frames, and all of it is given back at the end. The move method
-//! ([`MoveMethod`](crate::sys::agent::MoveMethod)) says how a page gets its frame.
+//! ([`MoveMethod`](crate::sys::agent::MoveMethod)) determines how a page gets its frame.
 //!
-//! Where frame numbers are hidden, colors are found by eviction tests inside the process (`remote`), and the color of a page is known
-//! only if it was given a frame here.
+//! Where frame numbers are hidden, colors are found by eviction tests inside the process (`remote`). The color of a page is then known
+//! only if the page was tested, or if a recoloring gave the page its frame.
 //!
 //! Shared memory, hugetlbfs, memory of devices and what the kernel maps are not moved; the report lists them as immovable.
 
@@ -75,7 +75,7 @@ pub struct RegionReport {
 }
 
 impl RegionReport {
-    /// Counts a page that cannot be moved.
+    /// Counts a page that cannot be moved, for the reason `why`.
     fn leave(&mut self, why: &str) {
         self.immovable += 1;
         match self.why.get_mut(why) {
@@ -98,7 +98,7 @@ pub struct Report {
     pub threads: usize,
     /// Size of the memory that was touched to find frames.
     pub touched: Bytes,
-    /// Number of pages that were left because the memory limit held no frame for them.
+    /// Number of pages that were left because no frame for them was found.
     pub waiting: usize,
 }
 
@@ -152,7 +152,7 @@ struct Classified {
     held: BTreeMap<usize, Vec<usize>>,
 }
 
-/// Classifies every resident page. Pages for which `pinned` holds are never moved.
+/// Classifies every resident page. Pages for which `pinned` holds are never moved; pages with the frame `zero` are left out.
 fn classify(
     pid: Pid,
     regions: &[Region],
@@ -215,7 +215,7 @@ fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Repor
     Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, classified))
 }
 
-/// Returns the frame of zeros, which all pages share that were read but never written; `None` where frame numbers are hidden.
+/// Returns the zero frame, which is shared by all pages that were read but never written; `None` where frame numbers are hidden.
 fn zero_frame() -> Option<FrameNumber> {
     static ZERO: OnceLock<Option<FrameNumber>> = OnceLock::new();
     *ZERO.get_or_init(|| {
@@ -238,27 +238,18 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if Journal::left_for(pid)?.is_some() {
         return Err(RecolorError::Unrepaired { pid: pid.0 });
     }
-    // Before it was this one's turn, memory that another one had mapped for its work may have looked like the program's own.
+    // Read under the lock: otherwise the scratch area of another command might be taken for the program's own memory.
     let regions = pid.check_locked()?;
     let (before, mut classified) = inspect_pages(pid, &regions, wanted)?;
     if before.moved() == 0 {
         return Ok(before);
     }
-    let mut area = ScratchArea::new(pid, &regions, classified.off_color.len(), wanted, limits)?;
+    let doubtful = if wanted.known.has_unchecked_palette() { classified.on_color.len() } else { 0 };
+    let off_color = classified.off_color.len();
+    let mut area = ScratchArea::new(pid, &regions, (off_color, off_color + doubtful), wanted, limits)?;
     let mut pool = Pool::new(area.layout.pool);
     let mut pauses = Vec::new();
-    // Whatever is touched is held until the draw ends: frames that are given back come again at once.
-    while let Some(draw) = pool.next_draw(&classified, wanted, area.layout.end - pool.end) {
-        claim::give_way(pid, limits)?;
-        let start = pool.end;
-        pool.end += draw.bytes;
-        match draw.huge {
-            Some(huge) => area.touch_huge(start, draw.bytes, huge, &mut pauses)?,
-            None => area.touch(start, draw.bytes, &mut pauses)?,
-        }
-        let pages = touched_pages(pid, start, pool.end)?;
-        pool.find(wanted, &area, pages, &mut pauses)?;
-    }
+    draw_frames(pid, &regions, wanted, limits, (&mut area, &mut pool), &mut classified, &mut pauses)?;
     if pool.slots.is_empty() {
         let limit = Bytes(area.layout.end - area.layout.pool);
         return Err(RecolorError::TooFewFrames { pages: classified.off_color.len(), limit });
@@ -276,11 +267,10 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     };
     let plan = Plan { pid, regions: &regions, pages: &pages, astray: &astray, limits };
     let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
+    learn(pid, wanted, &pool, &pages, &fates)?;
     let mut reports = classified.reports;
-    for (planned, fate) in pages.iter().zip(&fates) {
-        let start = regions[planned.region].start;
-        let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
-        let report = &mut reports[at];
+    for (planned, fate) in pages.iter().zip(fates) {
+        let Some(report) = report_of(&mut reports, &regions[planned.region]) else { continue };
         match fate {
             Fate::Moved => {}
             Fate::Settled => {
@@ -293,13 +283,11 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
             }
         }
     }
-    learn(pid, wanted, &pool, &pages, &fates)?;
-    // More pages have come than frames were drawn for, or the memory allowed holds too few of the colors.
+    // These pages came after the draws, or the memory limit held too few frames of the colors.
     for page in &classified.off_color[pages.len()..] {
-        let start = regions[page.region].start;
-        let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
-        reports[at].moved -= 1;
-        reports[at].leave("waits for a frame of the colors");
+        let Some(report) = report_of(&mut reports, &regions[page.region]) else { continue };
+        report.moved -= 1;
+        report.leave("waits for a frame of the colors");
     }
     area.remove(pool.end, &mut pauses)?;
     let touched = Bytes(pool.end - area.layout.pool);
@@ -307,8 +295,44 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
-/// Returns the resident pages between two addresses. Waits for missing ones as long as more become resident, because on a loaded machine a
-/// helper may have ended before its last pages are resident.
+/// Touches memory in `area` until `pool` has enough frames of the colors, or the memory limit is reached.
+fn draw_frames(
+    pid: Pid,
+    regions: &[Region],
+    wanted: &Wanted,
+    limits: &Limits,
+    (area, pool): (&mut ScratchArea, &mut Pool),
+    classified: &mut Classified,
+    pauses: &mut Vec<u64>,
+) -> Result<(), RecolorError> {
+    // All touched memory is kept until the last draw, because the kernel hands out freed frames again at once.
+    while let Some(draw) = pool.next_draw(classified, wanted, area.left(pool.end, classified.off_color.len(), wanted)) {
+        claim::give_way(pid, limits)?;
+        let start = pool.end;
+        pool.end += draw.bytes;
+        match draw.huge {
+            Some(huge) => area.touch_huge(start, draw.bytes, huge, pauses)?,
+            None => area.touch(start, draw.bytes, pauses)?,
+        }
+        let pages = touched_pages(pid, start, pool.end)?;
+        let contradictions = wanted.known.contradictions();
+        pool.find(wanted, area, pages, pauses)?;
+        if wanted.known.contradictions() != contradictions {
+            // The palette also determined colors of the program's pages, so these are classified again.
+            *classified = inspect_pages(pid, regions, wanted)?.1;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the report on `region`; `None` if the region was not inspected.
+fn report_of<'r>(reports: &'r mut [RegionReport], region: &Region) -> Option<&'r mut RegionReport> {
+    let at = reports.binary_search_by_key(&region.start, |report| report.start).ok()?;
+    reports.get_mut(at)
+}
+
+/// Returns the resident pages between two addresses. Waits for missing pages as long as more become resident, because on a loaded machine
+/// a helper may have ended before its last pages are resident.
 fn touched_pages(pid: Pid, start: u64, end: u64) -> Result<Vec<Page>, RecolorError> {
     const PATIENCE: Duration = Duration::from_millis(500);
     let pages = ((end - start) / page_bytes() as u64) as usize;
@@ -342,14 +366,15 @@ fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fat
     Ok(())
 }
 
-/// Number of rounds in which undecided pages are tested again, and how much longer the wait before each round becomes.
+/// Most rounds in which pages are tested until they are decided.
 const VERIFYING_ROUNDS: u32 = 8;
+/// Increase of the wait before a round, from each round to the next.
 const VERIFYING_REST: Duration = Duration::from_millis(10);
 
 /// Number of pages that are tested in one pause.
 const ASKED_AT_ONCE: usize = 96;
 
-/// Tests a sample of the pages of `pid` that should be on color by eviction, and further samples while the result is not significant.
+/// Tests by eviction a sample of those pages of `pid` that should be on color, and further samples while the result is not significant.
 ///
 /// The process stands still for the tests; `pauses` gathers these times in ns. Returns `None` if colors are not measured or no page is
 /// on color.
@@ -365,7 +390,7 @@ fn verify(pid: Pid, wanted: &Wanted, limits: &Limits, pauses: &mut Vec<u64>) -> 
     let mut verified = Verified::default();
     for mut open in samples {
         for round in 0..VERIFYING_ROUNDS {
-            // What disturbs comes and goes.
+            // A disturbance may pass, so each round begins after a longer wait.
             std::thread::sleep(round * VERIFYING_REST);
             let mut undecided = Vec::new();
             for part in open.chunks(ASKED_AT_ONCE) {
@@ -435,7 +460,7 @@ struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    /// Maps a scratch area inside the process and, if they are unknown, measures the walk times there while the process runs.
+    /// Maps a scratch area inside the process, and measures the walk times there while the process runs, if they are unknown.
     fn new(
         pid: Pid,
         regions: &[Region],
@@ -445,7 +470,7 @@ impl<'a> Asking<'a> {
         let reference = wanted.reference().ok_or(RecolorError::NoColors)?;
         let exclusive = ExclusiveLock::wait(pid)?;
         claim::give_way(pid, limits)?;
-        let mut area = ScratchArea::new(pid, regions, 0, wanted, limits)?;
+        let mut area = ScratchArea::new(pid, regions, (0, 0), wanted, limits)?;
         let mut hold = Hold::one(pid, (0, 0))?;
         area.map(&mut hold)?;
         let calibrates = wanted.known.ticks().is_none();
@@ -460,8 +485,8 @@ impl<'a> Asking<'a> {
         Ok(Asking { pid, wanted, limits, reference, area, _exclusive: exclusive })
     }
 
-    /// Tests `pages`, in ascending order, in one pause of the process. Returns those that still have the same frame, each with its answer;
-    /// `None` where the tests did not decide.
+    /// Tests `pages`, in ascending order, in one pause of the process. Returns the pages that still have the same frame, each with its answer,
+    /// which is `None` where the tests did not decide.
     fn ask(
         &mut self,
         mut pages: Vec<Page>,
@@ -470,7 +495,7 @@ impl<'a> Asking<'a> {
     ) -> Result<Vec<(Page, Option<Answer>)>, RecolorError> {
         let map = self.pid.page_map()?;
         let mut hold = Hold::new(self.pid, Whom::All, self.area.range(), Patience::of(self.limits.max_pause, 0))?;
-        // What was unmapped or replaced meanwhile cannot be tested.
+        // A page that was unmapped or replaced meanwhile cannot be tested.
         let addresses: Vec<u64> = pages.iter().map(|(page, _)| *page).collect();
         let mut now = map.entries(&addresses)?.into_iter();
         pages.retain(|(_, entry)| now.next().is_some_and(|now| now == *entry));
@@ -485,7 +510,7 @@ impl<'a> Asking<'a> {
         helpers.wait()?;
         pauses.push(hold.leave()?.1.as_nanos() as u64);
         let answers = match answers {
-            // The helper was kept from a CPU, or nothing could be seen in that moment.
+            // The helper was kept from a CPU, or the cache was too disturbed in that moment.
             Err(RecolorError::Unmeasured {
                 source: ColorError::NoAnswer | ColorError::CacheUnsteady { .. }, ..
             }) => {

@@ -13,7 +13,7 @@ pub struct PageMap {
 }
 
 impl Pid {
-    /// Opens /proc/PID/pagemap, which tells the frames behind the pages of the process.
+    /// Opens /proc/PID/pagemap, which lists the frames behind the pages of the process.
     pub fn page_map(self) -> Result<PageMap, ProcessError> {
         Ok(PageMap { pid: self, file: File::open(self.path("pagemap")).map_err(self.failed("pagemap"))? })
     }
@@ -33,7 +33,7 @@ impl PageMap {
 
     /// Returns the pagemap entry of each of `pages`, which are addresses in ascending order.
     pub fn entries(&self, pages: &[u64]) -> Result<Vec<PageEntry>, ProcessError> {
-        /// Largest gap between two pages, in pages, that is read as well because that costs less than another system call.
+        /// Largest gap between two pages, in pages, whose entries are read as well because that takes less time than another system call.
         const GAP: u64 = 64;
         let page = page_bytes() as u64;
         let mut found = Vec::with_capacity(pages.len());

@@ -20,8 +20,9 @@ pub struct Pool {
     last: Option<(usize, usize)>,
 }
 
-/// The first draw is the needed memory divided by this: enough to see how many frames of the colors come.
+/// Divisor of the needed memory. The quotient is the first draw, which shows how many frames of the colors come.
 const FIRST: u64 = 4;
+/// Least size of a draw, unless less is needed.
 const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
 
 /// Memory to be touched to find frames.
@@ -34,9 +35,9 @@ pub struct Draw {
 
 /// Numbers of frames that are still to be found.
 pub struct Lacking {
-    /// Frames lacking in all colors together.
+    /// Number of frames that are lacking in all colors together.
     pub frames: usize,
-    /// Frames lacking of the scarcest color.
+    /// Number of frames that are lacking of the scarcest color.
     pub scarce: usize,
 }
 
@@ -55,7 +56,7 @@ impl Pool {
         Pool { slots: Vec::new(), end: start, last: None }
     }
 
-    /// Returns what to touch next, of the `left` bytes that may still be touched; `None` if nothing is needed or left.
+    /// Returns the memory to touch next, at most the `left` bytes that may still be touched; `None` if nothing is needed or left.
     ///
     /// The first draw covers only a part of what is needed.
     pub fn next_draw(&self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
@@ -65,8 +66,8 @@ impl Pool {
         let (bytes, is_huge) = match self.last {
             None => (part(FIRST), false),
             Some((found, expected)) if 10 * found >= 9 * expected => (needed, false),
-            // Programs that hold frames of the same colors leave those of the others beside them, which the kernel hands out first; whole
-            // huge pages hold all colors, but take longer.
+            // If other programs hold frames of these colors, the frames of other colors between them are free, and the kernel hands these
+            // out first. Whole huge pages hold all colors, but take longer.
             Some((found, expected)) if 2 * found < expected || left < needed / 4 * 5 => (needed, true),
             Some(_) => (part(2), false),
         };
@@ -136,8 +137,9 @@ impl Pool {
             });
             helpers.wait()?;
             for (page, color) in tested? {
-                if let Some(color) = color {
-                    known.learn(pid.0, page, color);
+                match color {
+                    Some(color) => known.learn(pid.0, page, color),
+                    None => known.rule_out(page, wanted.colors),
                 }
             }
         }
@@ -150,7 +152,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Chooses a page of the pool for every page off color, and returns their addresses.
+    /// Chooses a page of the pool for each page off color, as far as there are enough, and returns the addresses of the chosen pages.
     ///
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
     /// color is not much ahead, because neighbors are moved together.
@@ -158,7 +160,7 @@ impl Pool {
         let page = page_bytes() as u64;
         let count = self.slots.iter().map(|(_, color)| color + 1).max().unwrap_or(0);
         let mut free: Vec<Vec<usize>> = vec![Vec::new(); count];
-        // The first found is the first used.
+        // The slots found first are used first.
         self.slots.iter().enumerate().rev().for_each(|(at, (_, color))| free[*color].push(at));
         let mut taken = vec![false; self.slots.len()];
         let mut chosen = Vec::with_capacity(classified.off_color.len());
@@ -199,7 +201,7 @@ mod tests {
     #[test]
     fn neighbors_of_the_pool_are_used_together_and_colors_evenly() {
         let page = page_bytes() as u64;
-        // Of 16 colors the first four are allowed. A frame is missing, behind which the pages of the colors are no longer in step.
+        // Of 16 colors the first four are allowed. The frame of page 33 is missing, which interrupts a run of neighbors.
         let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| (n * page, (n % 16) as usize));
         let pool = Pool { slots: found.collect(), ..Pool::new(400 * page) };
         let off_color = |n| OffColorPage { region: 0, address: n * page };

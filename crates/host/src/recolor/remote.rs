@@ -20,13 +20,13 @@ use crate::sys::agent::{self, LAST};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
-/// Bytes of memory for requests. Requests are large and few because each waits until both sides have a CPU.
+/// Size of the memory for requests, in bytes. Requests are large and few because each request waits until both sides have a CPU.
 pub const BYTES: u64 = 256 << 10;
 
-/// Bytes of the header in front of the requests.
+/// Size of the header in front of the requests, in bytes.
 const HEADER: u64 = size_of::<agent::TestHeader>() as u64;
 
-// As the helper asks for.
+// The helper requires this.
 const _: () = assert!(STEPS.is_power_of_two());
 
 /// Number of 64-bit words behind the header.
@@ -65,9 +65,9 @@ pub fn before() -> agent::TestHeader {
     agent::TestHeader { request: 0, answer: 0, patience, passes: 0, tests: 0, tests_len: 0, left: 0 }
 }
 
-/// Returns a tester for pages of a process, which uses the helper in `area` that has just been made.
+/// Returns a tester for pages of a process. The tester uses the helper in `area` that has just been created.
 ///
-/// The walk times are measured first where `wanted` does not know them yet.
+/// The walk times are measured first if they are not known yet.
 pub fn tester<'a>(
     area: &ScratchArea,
     reference: &'a Reference,
@@ -137,7 +137,7 @@ impl<'a> RemoteEvictionTest<'a> {
         for walk in 0..CALIBRATION_WALKS {
             let own = &self.sets[walk % colors];
             let target = own[walk / colors % own.len()];
-            // A few of each other color stay in the level, and are more than the level inside holds.
+            // A few pages of each other color stay in the level with the target, but are more than the inner level holds.
             let others = (1..colors).flat_map(|step| self.sets[(walk + step) % colors].iter().take(ways / 2));
             hitting.push((others.copied().take(inner).collect::<Vec<u32>>(), [target]));
             missing.push((own.iter().copied().filter(|page| *page != target).collect::<Vec<u32>>(), [target]));
@@ -151,7 +151,7 @@ impl<'a> RemoteEvictionTest<'a> {
         Ok(())
     }
 
-    /// Returns the walk times of the targets of each of `tests`, a set and its targets.
+    /// Returns the walk times of the targets of each of `tests`. A test is a set and its targets.
     ///
     /// Each test touches its targets, touches its set `passes` times, and then walks over part of each target.
     fn walks(&mut self, tests: &[(&[u32], &[u32])], passes: u32) -> Result<Vec<Vec<Cycles>>, ColorError> {
@@ -189,7 +189,7 @@ impl<'a> RemoteEvictionTest<'a> {
                 [at, len]
             };
             let addresses = |numbers: &[u32]| numbers.iter().map(|n| self.pages[*n as usize]).collect();
-            // Another order for each, as prefetchers learn.
+            // Each test has another order of lines, because prefetchers learn an order.
             let mut order: Vec<u64> = (0..lines).map(|line| line * line_bytes).collect();
             self.rng.shuffle(&mut order);
             order.truncate(touched);
@@ -266,7 +266,7 @@ impl EvictionTest for RemoteEvictionTest<'_> {
                     |walks: Vec<Cycles>| walks.into_iter().map(|ticks| self.ticks.share_missing(ticks)).collect();
                 walks.into_iter().map(shares).collect()
             }
-            // Without an answer a test says nothing: it counts as noise, and the failure is reported at the end.
+            // A test without an answer counts as noise, and the failure is reported at the end.
             failed => {
                 self.failed = self.failed.take().or(failed.err());
                 tests.iter().map(|(_, targets)| vec![1.0; targets.len()]).collect()
@@ -277,7 +277,7 @@ impl EvictionTest for RemoteEvictionTest<'_> {
 
 impl Drop for RemoteEvictionTest<'_> {
     fn drop(&mut self) {
-        // Where this fails the helper goes by itself after a while.
+        // If this fails, the helper ends by itself after `PATIENCE`.
         let _ = self.write(self.at + offset_of!(agent::TestHeader, request) as u64, &[LAST]);
     }
 }

@@ -25,29 +25,41 @@ const AHEAD: Bytes = Bytes(4 << 20);
 /// Most helpers that work at the same time.
 const HELPERS: u64 = 4;
 
-/// Bytes of a small table: that of a helper that touches memory or gives it back, with the helper's stack.
-const SMALL_TABLE: u64 = 16 << 10;
+/// Size of the table of a helper that touches memory or gives it back, with the helper's stack, in bytes.
+const SMALL_TABLE: u64 = 32 << 10;
 
-/// Bytes of the header of a table, and of a helper's stack.
+/// Size of the header of a table, in bytes.
 pub const HEADER: u64 = size_of::<Table>() as u64;
+/// Size of a helper's stack, in bytes.
 const STACK: u64 = 64;
 
 /// Most entries of a small table.
-const PORTIONS: u64 = 448;
+const PORTIONS: u64 = (SMALL_TABLE - HEADER - STACK) / size_of::<Entry>() as u64;
 
 /// Bytes that a helper touches at a time. Meanwhile the program can neither map nor unmap memory, and the helper cannot be stopped.
 const PORTION: u64 = 1 << 20;
 
-/// A process with fewer mappings than this is just beginning a program: text, data, stack and what the kernel maps are more.
+/// Least number of mappings of a running program: text, data, stack and the kernel's mappings. A process with fewer is beginning a program.
 const MAPPINGS_AT_LEAST: usize = 5;
 
-/// Most memory that draws may touch: this fraction (numerator, denominator) of what evenly distributed colors would need, and this much more.
+/// Most memory that draws may touch, as a fraction (numerator, denominator) of the memory that evenly distributed colors would need.
 const DRAWN: (u64, u64) = (5, 4);
+/// Memory that draws may touch in addition to [`DRAWN`].
 const DRAWN_BESIDE: Bytes = Bytes(64 << 20);
+
+/// Returns the bytes of memory that hold enough frames of the allowed colors for `pages` pages, if colors are evenly distributed.
+fn even_bytes(pages: usize, wanted: &Wanted) -> u64 {
+    (pages * page_bytes()) as u64 * wanted.color_count() as u64 / wanted.colors.len() as u64
+}
+
+/// Returns the most bytes of memory that draws may touch for `pages` pages.
+fn drawn_bytes_max(pages: usize, wanted: &Wanted) -> u64 {
+    even_bytes(pages, wanted) * DRAWN.0 / DRAWN.1 + DRAWN_BESIDE.0
+}
 
 /// Memory that is mapped inside a process as long as its pages are moved.
 ///
-/// Dropping it unmaps it.
+/// Dropping the value unmaps the memory.
 pub struct ScratchArea<'a> {
     pub pid: Pid,
     pub layout: Layout,
@@ -59,8 +71,9 @@ pub struct ScratchArea<'a> {
 
 /// First addresses of the parts of a scratch area, in ascending order.
 ///
-/// `code`: what helpers execute. `reference`: pages of known color. `table`: requests to a helper, with its `stack` at the end. `saved`:
-/// one page, to save another one in. `scratch`: pages that a run of pages is moved out to. `pool`: frames for pages that must move.
+/// `code`: instructions of the helpers. `reference`: pages of known color. `table`: requests to a helper, with its `stack` at the end. `saved`:
+/// one page that keeps the contents of another page. `scratch`: pages that a run of pages is moved out to. `pool`: frames for pages that
+/// must move.
 #[derive(Clone, Copy)]
 pub struct Layout {
     pub code: u64,
@@ -75,16 +88,18 @@ pub struct Layout {
 
 impl<'a> ScratchArea<'a> {
     /// Chooses an address for the area: in a gap between mappings that is wide enough, and far from mappings that grow.
+    ///
+    /// `off_color`: number of pages to move. `movable`: this number, and that of pages which may turn out to be off color as well.
     pub fn new(
         pid: Pid,
         regions: &[Region],
-        off_color: usize,
+        (off_color, movable): (usize, usize),
         wanted: &Wanted<'a>,
         limits: &Limits,
     ) -> Result<ScratchArea<'a>, RecolorError> {
         let reference = wanted.reference();
         let page = page_bytes() as u64;
-        // Measured once, which takes longer than a pause may.
+        // The rate is measured here, once, because that takes longer than a pause may last.
         clock::rate_hz();
         // More pages may have come by the time the process stands still.
         let entries = off_color + off_color / 4 + 1024;
@@ -94,12 +109,12 @@ impl<'a> ScratchArea<'a> {
         let table_bytes = (table + STACK).max(HELPERS * SMALL_TABLE).max(small).next_multiple_of(page);
         let available = pid.memory_room().map_or(u64::MAX, |available| available.0 / 10 * 9);
         let memory = limits.memory.0.min(available);
-        // Of frames drawn evenly, so many hold enough of the colors.
-        let even = off_color as u64 * page * wanted.color_count() as u64 / wanted.colors.len() as u64;
+        // If colors are evenly distributed, this much memory holds enough frames of the allowed colors.
+        let even = even_bytes(off_color, wanted);
         if even > memory {
             return Err(RecolorError::TooLittleMemory { pages: off_color, needed: Bytes(even), limit: Bytes(memory) });
         }
-        let pool_bytes = (even * DRAWN.0 / DRAWN.1 + DRAWN_BESIDE.0).min(memory) / page * page;
+        let pool_bytes = drawn_bytes_max(movable, wanted).min(memory) / page * page;
         let reference_bytes = reference.map_or(0, |reference| reference.bytes.0);
         let bytes = page + reference_bytes + table_bytes + page + RUN as u64 * page + pool_bytes;
         let code = gap(regions, bytes).ok_or_else(|| {
@@ -116,6 +131,12 @@ impl<'a> ScratchArea<'a> {
         let layout =
             Layout { code, reference: code + page, table, stack: saved, saved, scratch, pool, end: code + bytes };
         Ok(ScratchArea { pid, layout, reference, left: false })
+    }
+
+    /// Returns how much memory draws may still touch for `off_color` pages, in bytes. `touched`: end of the memory that was touched.
+    pub fn left(&self, touched: u64, off_color: usize, wanted: &Wanted) -> u64 {
+        let end = self.layout.end.min(self.layout.pool + drawn_bytes_max(off_color, wanted));
+        end.saturating_sub(touched) / page_bytes() as u64 * page_bytes() as u64
     }
 
     /// Returns the first address of the area and its length in bytes.
@@ -135,22 +156,22 @@ impl<'a> ScratchArea<'a> {
         hold.journal.area = self.range();
         hold.journal.write()?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // Without access at first: where the program locks all that it maps, touching is not for the kernel to do.
+        // Mapped without access at first: if the program locks its future mappings, the kernel would otherwise touch all of this memory.
         let executable = libc::PROT_READ | libc::PROT_EXEC;
         for (start, bytes, protection) in [(table, end - table, libc::PROT_NONE), (code, page, executable)] {
             let arguments = [start, bytes, protection as u64, flags as u64, u64::MAX, 0];
             let mapped = hold.call(libc::SYS_mmap, arguments)?;
-            // A kernel that does not know the flag (before Linux 4.17) takes the address as a wish.
+            // A kernel that does not know the flag (before Linux 4.17) takes the address as a hint.
             let elsewhere = mapped.as_ref().is_ok_and(|address| *address != start);
             if let (true, Ok(address)) = (elsewhere, &mapped) {
                 hold.must("unmap memory", libc::SYS_munmap, [*address, bytes, 0, 0, 0, 0])?;
             }
             if elsewhere || mapped.is_err() {
-                // What is there is the program's own.
+                // The memory at that address is the program's own.
                 hold.journal.area = if start == code { (table, end - table) } else { (0, 0) };
                 let source = mapped.err().unwrap_or_else(|| io::ErrorKind::AlreadyExists.into());
                 return Err(match source.kind() {
-                    // It was free a short while ago.
+                    // The addresses were free a short while ago.
                     io::ErrorKind::AlreadyExists => RecolorError::Changed { pid: self.pid.0 },
                     _ => RecolorError::Refused { pid: self.pid.0, action: "map memory", source },
                 });
@@ -165,7 +186,7 @@ impl<'a> ScratchArea<'a> {
         if let Some(reference) = self.reference {
             self.map_reference(hold, reference)?;
         }
-        // No child of the program is to hold the frames.
+        // Children of the program must not share the frames.
         hold.must(
             "keep memory from children",
             libc::SYS_madvise,
@@ -185,7 +206,7 @@ impl<'a> ScratchArea<'a> {
             pid: self.pid.0,
             source: ColorError::NotOpenedThere { path: shown, source },
         })?;
-        // As above: a program that locks all that it maps would fill the holes of the file.
+        // Without access at first, as in `map`: if the program locks its future mappings, the kernel would fill the holes of the file.
         let (start, bytes) = (self.layout.reference, reference.bytes.0);
         let arguments = [start, bytes, libc::PROT_NONE as u64, REFERENCE_MAPPED, file, 0];
         let mapped = hold.must("map the pages of known color", libc::SYS_mmap, arguments);
@@ -217,7 +238,7 @@ impl<'a> ScratchArea<'a> {
         hold.make_helper(self.layout.code, table, table + SMALL_TABLE, Pace::Calm)
     }
 
-    /// Has helpers touch `bytes` of the pool from `start` on while the process runs. Maps the area first if it is not mapped yet, and leaves
+    /// Lets helpers touch `bytes` of the pool from `start` on while the process runs. Maps the area first if it is not mapped yet, and leaves
     /// it mapped. `pauses` gathers how long a thread stood still, in ns.
     pub fn touch(&mut self, start: u64, bytes: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
         self.beside(pauses, |area, hold| area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE))
@@ -230,12 +251,12 @@ impl<'a> ScratchArea<'a> {
             hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();
             area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
         });
-        // The kernel takes back what holds nothing but zeros when it splits a huge page (Linux 6.12). [Linux, mm/migrate.c,
+        // When the kernel splits a huge page, it takes back the pages that hold only zeros (Linux 6.12). [Linux, mm/migrate.c,
         // try_to_map_unused_to_zeropage]
         if touched.is_ok() {
             let memory = self.pid.memory()?;
             for page in (start..start + bytes).step_by(page_bytes()) {
-                // A program that has begun another one in its place, or ended, has lost it.
+                // A process that has executed another program, or ended, has lost this memory.
                 memory.write_all_at(&[1], page).map_err(|_| RecolorError::Changed { pid: self.pid.0 })?;
             }
         }
@@ -247,7 +268,7 @@ impl<'a> ScratchArea<'a> {
         touched.and(split)
     }
 
-    /// Has the helpers that `prepare` creates work in the process while it runs, and waits for them. Maps the area first if necessary.
+    /// Lets the helpers that `prepare` creates work in the process while it runs, and waits for them. Maps the area first if necessary.
     fn beside(
         &mut self,
         pauses: &mut Vec<u64>,
@@ -280,14 +301,16 @@ impl<'a> ScratchArea<'a> {
     }
 
     /// Creates helpers that give the kernel advice (madvise(2)) about `bytes` from `start` on.
+    ///
+    /// Each helper works through the whole range, every second one backwards, and finds little to do where another helper has been. So a
+    /// helper whose CPU is busy with other programs does not keep the others waiting.
     fn advise(&self, hold: &mut Hold, start: u64, bytes: u64, advice: libc::c_int) -> Result<(), RecolorError> {
         let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(hold.cpus() as u64));
-        let share = (bytes / helpers).next_multiple_of(page_bytes() as u64);
+        let portion = bytes.div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
+        let count = bytes.div_ceil(portion);
         for helper in 0..helpers {
-            let from = start + helper * share;
-            let to = (from + share).min(start + bytes);
-            let portion = (to - from).div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
-            let portions = (from..to).step_by(portion as usize).map(|at| (at, portion.min(to - at)));
+            let portions = portion_order(count, helper, helpers)
+                .map(|number| (start + number * portion, portion.min(bytes - number * portion)));
             let table = self.layout.table + helper * SMALL_TABLE;
             self.adviser(hold, table, table + SMALL_TABLE, portions, advice)?;
         }
@@ -337,8 +360,17 @@ impl<'a> ScratchArea<'a> {
         if !std::mem::take(&mut self.left) {
             return Ok(());
         }
+        let removed = self.unmap(touched, pauses);
+        if removed.is_err() {
+            // The journal stays for a repair, unless the process has ended.
+            Journal::forget_ended(self.pid);
+        }
+        removed
+    }
+
+    fn unmap(&self, touched: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
         if touched.saturating_sub(self.layout.pool) > AHEAD.0 {
-            // To unmap what is large takes long, and whoever maps something meanwhile waits.
+            // Unmapping much memory takes long, and threads of the program that map memory meanwhile wait.
             let mut hold = Hold::one(self.pid, self.range())?;
             self.give_back(&mut hold, touched)?;
             let (helpers, stop) = hold.leave()?;
@@ -353,11 +385,16 @@ impl<'a> ScratchArea<'a> {
 
 impl Drop for ScratchArea<'_> {
     fn drop(&mut self) {
-        // Where this fails the journal stays for a repair, unless the process has ended.
-        if self.remove(self.layout.end, &mut Vec::new()).is_err() {
-            Journal::forget_ended(self.pid);
-        }
+        // After a failure the journal records what is left to restore.
+        let _ = self.remove(self.layout.end, &mut Vec::new());
     }
+}
+
+/// Returns the order in which `helper`, one of `helpers`, works through `count` portions: two helpers at a time begin at the same place
+/// and work in opposite directions.
+fn portion_order(count: u64, helper: u64, helpers: u64) -> impl Iterator<Item = u64> {
+    let first = count * (helper / 2) / helpers.div_ceil(2);
+    (0..count).map(move |step| if helper.is_multiple_of(2) { first + step } else { first + count - 1 - step } % count)
 }
 
 /// Bytes kept free on both sides of the area for neighboring mappings that grow.
@@ -366,11 +403,11 @@ const MARGIN: u64 = 1 << 30;
 /// Returns an address for `bytes` of memory in the highest gap that is wide enough, far from mappings that may grow; `None` if there
 /// is no such gap.
 fn gap(regions: &[Region], bytes: u64) -> Option<u64> {
-    // What the kernel maps for itself lies outside of what a program can have.
+    // The [vsyscall] page of the kernel lies outside of the addresses that a program can use.
     let own = regions.iter().position(|region| region.name == "[vsyscall]").unwrap_or(regions.len());
     let mut gaps = regions[..own].windows(2).rev().map(|pair| (pair[0].end, pair[1].start));
     let fitting = gaps.find(|(from, to)| to.saturating_sub(*from) > bytes + 3 * MARGIN)?;
-    // Aligned to the largest page there is.
+    // Aligned to 64 KiB, the largest base page size.
     Some((fitting.1 - MARGIN - bytes) & !0xffff)
 }
 
@@ -378,6 +415,15 @@ fn gap(regions: &[Region], bytes: u64) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::process;
+
+    #[test]
+    fn helpers_work_towards_each_other_and_each_through_all_portions() {
+        let order = |helper, helpers| portion_order(6, helper, helpers).collect::<Vec<_>>();
+        assert_eq!(order(0, 1), [0, 1, 2, 3, 4, 5]);
+        assert_eq!([order(0, 2), order(1, 2)], [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]]);
+        assert_eq!([order(2, 4), order(3, 4)], [[3, 4, 5, 0, 1, 2], [2, 1, 0, 5, 4, 3]]);
+        assert!(PORTIONS > 1000 && HEADER + PORTIONS * size_of::<Entry>() as u64 + STACK <= SMALL_TABLE);
+    }
 
     #[test]
     fn memory_for_the_work_lies_far_from_every_mapping() {

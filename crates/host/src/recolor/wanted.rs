@@ -12,7 +12,7 @@ use crate::process::Pid;
 /// The frames that a process should have.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
-    /// What is known of the colors of pages.
+    /// The known colors of pages.
     pub known: &'a KnownColors,
     /// The allowed colors.
     pub colors: &'a [Color],
@@ -41,7 +41,7 @@ impl<'a> Wanted<'a> {
         if self.anything_goes() { Some(0) } else { self.allowed(self.known.of(pid.0, (page, entry))) }
     }
 
-    /// Returns the pages of known color by which a helper inside the process tests others; `None` if no colors are measured.
+    /// Returns the pages of known color by which a helper inside the process tests other pages; `None` if no colors are measured.
     pub(super) fn reference(&self) -> Option<&'a Reference> {
         self.known.reference()
     }
@@ -50,7 +50,7 @@ impl<'a> Wanted<'a> {
 /// Limits of a recoloring.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most memory to touch to find frames of the colors; less is used where the control group of the process has less left.
+    /// Most memory to touch to find frames of the colors; less is touched if the control group of the process has less left.
     pub memory: Bytes,
     /// Whether to use every move method even where the kernel or a device may write to the pages meanwhile.
     pub force: bool,

@@ -6,7 +6,9 @@ use isochrome_model::units::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Limits, RecolorError, RegionReport, Wanted, claim, inspect_pages, recolor, release_stragglers, verify};
+use super::{
+    Limits, RecolorError, RegionReport, Wanted, claim, inspect_pages, recolor, release_stragglers, verify, zero_frame,
+};
 use crate::color::known::{KnownColors, VERIFIED_PAGES, Verified};
 use crate::process::{Pid, Region};
 
@@ -55,13 +57,15 @@ pub struct Watch {
     tally: Tally,
 }
 
-/// What the last round found out about a process.
+/// Findings of the last round about a process.
 #[derive(Default)]
 struct Seen {
     /// Pages that could not be moved.
     stubborn: HashSet<u64>,
-    /// For each mapping, by its first address, why pages of it could not be moved.
+    /// For each mapping, by its first address, the most frequent reason why its pages could not be moved.
     reasons: BTreeMap<u64, String>,
+    /// Whether the last tests refuted that the process is on color.
+    refuted: bool,
     /// Number of rounds until the stubborn pages are tried again.
     rest: u32,
     /// Number of rounds for which the stubborn pages were left alone the last time.
@@ -73,7 +77,7 @@ struct Seen {
 }
 
 impl Watch {
-    /// Returns what was done so far.
+    /// Returns the tally of what was done so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
@@ -85,7 +89,7 @@ impl Watch {
 
     /// Inspects `pids`, and moves pages that are off color. Processes that have ended are forgotten.
     ///
-    /// Returns the errors by process; an error in one process does not keep the others from being handled.
+    /// Returns the errors by process. After an error in one process the other processes are still handled.
     pub fn round(&mut self, pids: &[Pid], wanted: &Wanted, limits: &Limits) -> Vec<(Pid, RecolorError)> {
         release_stragglers();
         self.seen.retain(|pid, _| pids.contains(&Pid(*pid)));
@@ -101,7 +105,7 @@ impl Watch {
             }
         }
         if self.tally.resident == 0 {
-            // All have ended: what was seen of them last stays.
+            // All processes have ended: the tally keeps their last state.
             self.tally = before;
         }
         errors
@@ -109,19 +113,25 @@ impl Watch {
 
     /// Tests samples of the pages of `pids` by eviction. Returns `None` if colors are not measured or no page is on color.
     ///
-    /// Where the sample of a process refutes that it is on color, its colors were measured in a noisy moment. They are forgotten, so that the
-    /// next round measures its pages again. A process that cannot be tested now counts as undecided, unless there is no other.
+    /// If the samples of a process refute that it is on color, twice in a row or where frame numbers are hidden, its colors were measured in a
+    /// noisy moment. All of them are forgotten, so that the next round measures its pages again. The pages of a process that cannot be tested
+    /// now count as undecided. If no process can be tested, the last error is returned.
     pub fn verify(&mut self, pids: &[Pid], wanted: &Wanted, limits: &Limits) -> Result<Option<Verified>, RecolorError> {
         let (mut sum, mut untested): (Option<Verified>, _) = (None, None);
         let mut undecided = 0;
         for pid in pids {
-            let on_color = self.seen.get(&pid.0).map_or(&[][..], |seen| &seen.on_color);
+            let seen = self.seen.entry(pid.0).or_default();
+            let on_color = &seen.on_color[..];
             let mut pauses = Vec::new();
             let verified = verify(*pid, wanted, limits, &mut pauses).and_then(|verified| {
-                if verified.is_some_and(|verified| verified.is_refuted()) {
+                let is_refuted = verified.is_some_and(|verified| verified.is_refuted());
+                // Where frames have numbers, the tests have forgotten the blocks of the wrong frames. That is enough if the host moved
+                // these blocks.
+                if is_refuted && (seen.refuted || zero_frame().is_none()) {
                     let entries = pid.page_map()?.entries(on_color)?;
                     wanted.known.forget_measured(pid.0, on_color.iter().copied().zip(entries));
                 }
+                seen.refuted = is_refuted;
                 Ok(verified)
             });
             self.tally.add_pauses(&pauses);
@@ -144,7 +154,7 @@ impl Watch {
         Ok(sum)
     }
 
-    /// Leaves the known colors of each process for the command that watches over it.
+    /// Hands the known colors of each process over to the `exec` that watches over that process.
     pub fn hand_over(&self, known: &KnownColors) -> Result<(), RecolorError> {
         for (pid, seen) in &self.seen {
             match claim::hand_over(Pid(*pid), known, &seen.on_color) {
@@ -163,7 +173,7 @@ impl Watch {
         let seen = self.seen.entry(pid.0).or_default();
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
         let (mut report, mut classified) = inspect_pages(pid, &seen.regions, wanted)?;
-        // What could not be moved may have been busy with something that has ended since.
+        // Pages that could not be moved may have been in a use that has ended since.
         seen.rest = seen.rest.saturating_sub(1);
         let again = seen.rest == 0;
         let lost: HashSet<u64> = classified
@@ -181,7 +191,7 @@ impl Watch {
             self.tally.drifted += drifted as u64;
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
             (report, classified) = inspect_pages(pid, &seen.regions, wanted)?;
-            // Pages that came meanwhile are looked after in the next round, and so are those that found no frame.
+            // The next round handles the pages that came meanwhile, and the pages for which no frame was found.
             let tried = if done.waiting > 0 { &[][..] } else { &classified.off_color[..] };
             let stubborn = tried.iter().map(|page| page.address);
             let stubborn: HashSet<u64> =
@@ -192,13 +202,13 @@ impl Watch {
                 seen.rest = seen.rested + 1;
             }
             seen.stubborn = stubborn;
-            // Which page was left for which reason is not known any more: the most frequent one stands for all.
+            // The reason of a single page is not known any more: the most frequent reason of a mapping stands for all its pages.
             let most =
                 |region: &RegionReport| region.why.iter().max_by_key(|(_, pages)| **pages).map(|it| it.0.clone());
             let reasons = done.regions.iter().filter_map(|region| Some((region.start, most(region)?)));
             seen.reasons = reasons.collect();
         }
-        // What is not there any more has no color.
+        // Colors known by address are kept only for pages that are on color now.
         wanted.known.retain(pid.0, &classified.on_color);
         seen.on_color = classified.on_color;
         self.tally.resident += report.resident();
@@ -209,7 +219,7 @@ impl Watch {
                 start.filter(|_| seen.stubborn.contains(&page.address)).and_then(|start| seen.reasons.get(&start));
             match why {
                 Some(why) => *self.tally.immovable.entry(why.clone()).or_default() += 1,
-                // Also one that was moved, and whose frame another program was quicker to take: nothing keeps it from being moved.
+                // This includes a page whose intended frame another program took first: nothing prevents the move of such a page.
                 None => self.tally.off_color += 1,
             }
         }
@@ -220,7 +230,7 @@ impl Watch {
     }
 }
 
-/// Returns `pid` and its descendants, as far as they can be seen.
+/// Returns `pid` and its descendants, as far as /proc shows them.
 pub fn family(pid: Pid) -> Vec<Pid> {
     let mut family = vec![pid];
     let mut next = 0;

@@ -1,39 +1,40 @@
-//! Blocks of a run: the programs are started anew for each, as planned and, in a comparison, without partitions, in random order.
+//! Runs the blocks of a run. The programs are started anew for each block. In a comparison, each block as planned is paired with a block without
+//! partitions, in random order.
 
 use isochrome_model::units::Ns;
 
 use super::engine::Outcome;
 use crate::interrupt;
 
-/// Pairs of blocks of a comparison, where the run is long enough for them. Programs are started anew for every block.
+/// Preferred number of pairs of blocks in a comparison; shorter or longer runs have fewer or more.
 const PAIRS: u64 = 20;
 
-/// The shortest and the longest block. A run that is too short for two of the shortest has two that are shorter.
+/// Lengths of the shortest and the longest block. A run that is too short for two of the shortest blocks has two shorter ones.
 const BLOCK: [Ns; 2] = [Ns(500_000_000), Ns(3_000_000_000)];
 
-/// Pairs of blocks at most.
+/// Maximum number of pairs of blocks.
 const PAIRS_MAX: u64 = 1000;
 
 /// A block to be run.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
-    /// Its number, from 0.
+    /// Number of the block, from 0.
     pub number: u64,
-    /// Whether it is run as planned, or without partitions.
+    /// Whether the block runs with the planned partitions.
     pub partitioned: bool,
 }
 
-/// Pairs of blocks of a comparison in which each kind runs for `length`.
+/// Returns the number of pairs of blocks in a comparison in which each side runs for `length` in total.
 pub fn pairs(length: Ns) -> u64 {
     let [shortest, longest] = BLOCK;
     (length.0 / shortest.0).min(PAIRS).max(length.0 / longest.0).clamp(2, PAIRS_MAX)
 }
 
-/// Runs `blocks` blocks as planned, each beside one without partitions if it is `compared`. Stops after one that was interrupted or in which
-/// something failed.
+/// Runs `blocks` blocks as planned and, if `compared`, pairs each with a block without partitions. Stops after a block that was interrupted,
+/// that had a failure, or whose jobs could not be recorded.
 ///
-/// Returns what came of those as planned, `None` where there was none, and how many pairs are complete. A failure without partitions does not
-/// count against the plan, but nothing more can be compared.
+/// Returns the sum of the outcomes of the planned blocks (`None` if none was run) and the number of complete pairs. A failure without partitions
+/// does not count against the plan, but it ends the comparison.
 pub fn run<E>(
     blocks: u64,
     compared: bool,
@@ -65,7 +66,7 @@ pub fn run<E>(
 }
 
 impl Outcome {
-    /// Adds what came of the next block.
+    /// Adds the outcome of the next block.
     fn add(&mut self, next: Outcome) {
         let Outcome {
             placements,

@@ -1,4 +1,4 @@
-//! Why a run does not begin, or ends.
+//! Errors that prevent a run from beginning, or end it.
 
 use std::io;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use crate::error::SystemError;
 use crate::process::ProcessError;
 use crate::sched::SchedError;
 
-/// Trouble with a run: with one of its programs, with its CPUs, or with what it is watched by.
+/// Error of a run: of one of its programs, of its CPUs, or of the means by which it is watched.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It cannot be started.
+    /// The program cannot be started.
     #[error(
         "{program}: cannot be started: {source}\n  hint: is it in PATH, and may you use the CPUs and the policy asked for?"
     )]
     Start {
-        /// As it was named.
+        /// Name of the program.
         program: String,
-        /// What the kernel said.
+        /// Error from the kernel.
         source: io::Error,
     },
     /// The program has ended, or closed its output.
@@ -25,66 +25,66 @@ pub enum RunError {
         "{program} has ended while it was to {action}\n  hint: a program seen by lines goes on until its standard input ends"
     )]
     Ended {
-        /// As it was named.
+        /// Name of the program.
         program: String,
-        /// What it was to do.
+        /// What the program was to do.
         action: &'static str,
     },
-    /// It did not answer in time.
+    /// The program did not answer in time.
     #[error(
         "{program} did not {action} within {limit:?}\n  hint: it prints a line when it is ready and one for every line that it reads, and does not keep them in a buffer (fflush, print(flush=True))"
     )]
     Late {
-        /// As it was named.
+        /// Name of the program.
         program: String,
-        /// What it was to do.
+        /// What the program was to do.
         action: &'static str,
-        /// How long it had.
+        /// Time that the program had.
         limit: Duration,
     },
-    /// It completed jobs that nobody released.
+    /// The program printed more lines than it had jobs to complete.
     #[error(
         "{program} printed {lines} lines that complete no job\n  hint: one line when it is ready, one for every line that it reads; anything else belongs on standard error"
     )]
     Unreleased {
-        /// As it was named.
+        /// Name of the program.
         program: String,
-        /// How many too many.
+        /// Number of surplus lines.
         lines: u64,
     },
-    /// It did not run as a program of a task set does.
+    /// The program did not run as a program of a task set should.
     #[error("{program} {what}\n  hint: run it by hand; docs/tasksets.md says how the jobs of a program are seen")]
     Failed {
-        /// As it was named.
+        /// Name of the program.
         program: String,
-        /// What happened.
+        /// Description of the failure.
         what: String,
     },
-    /// Its pipes or clocks fail.
+    /// A pipe or a clock of the program failed.
     #[error("{program}: {source}\n  hint: please report it with `uname -r`")]
     Pipe {
-        /// As it was named.
+        /// Name of the program.
         program: String,
-        /// What the kernel said.
+        /// Error from the kernel.
         source: io::Error,
     },
-    /// Another run has the CPU.
+    /// Another run uses the CPU.
     #[error(
         "CPU {cpu} is that of another run (process {pid})\n  hint: wait for its end, or choose another CPU in the task set"
     )]
     CpuTaken {
         /// The CPU.
         cpu: u32,
-        /// Process of the other run.
+        /// Number of the process of the other run.
         pid: u32,
     },
     /// The scheduler cannot be watched.
     #[error("{0}")]
     Sched(#[from] SchedError),
-    /// This process says nothing of itself.
+    /// Information about this process cannot be read.
     #[error("{0}")]
     Process(#[from] ProcessError),
-    /// The journal cannot be written, or the CPUs not be learned.
+    /// The journal cannot be written, or the available CPUs cannot be determined.
     #[error("{0}")]
     System(#[from] SystemError),
 }

@@ -84,7 +84,7 @@ impl LineProgram {
         self.line("get ready", limit)
     }
 
-    /// Releases a job, and returns the time just before.
+    /// Releases a job, and returns the time just before its line was written.
     pub fn release(&mut self) -> Result<Ns, RunError> {
         let released = monotonic();
         match self.input.as_mut().map(|input| input.write_all(b"\n")) {

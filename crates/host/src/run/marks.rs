@@ -33,7 +33,7 @@ pub const VARIABLE: &str = "ISOCHROME_MARKS";
 /// First word of the ring: the name and version of the format.
 pub const SIGNATURE: u64 = u64::from_ne_bytes(*b"isomark1");
 
-/// Name of the memory file of the ring, by which its mapping is known.
+/// Name of the memory file of the ring, by which its mapping is recognized.
 pub const RING_NAME: &str = "isochrome-marks";
 
 /// Number of words before the first mark, which fill one cache line.

@@ -1,4 +1,4 @@
-//! Jobs of programs that run: released, seen, and timed.
+//! Runs the programs of a task set, and releases, observes and times their jobs.
 
 pub mod blocks;
 pub mod engine;

@@ -1,4 +1,4 @@
-//! Programs with their places in a plan: CPU, priority or reservation, and what their jobs are checked against.
+//! Programs with their CPU, their priority or reservation, and their timing requirement, as a plan determines them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use isochrome_model::units::{CpuId, Ns};
 use crate::machine::sysfs::Sysfs;
 use crate::sys::scheduling::Scheduling;
 
-/// The lowest priority of a task: above the kernel's lowest, and far below what the kernel uses for itself.
+/// Lowest priority of a task: above the kernel's lowest, and far below the priorities that the kernel uses for itself.
 const LOWEST_PRIORITY: u8 = 2;
 
 /// Why the programs of a plan cannot be run as planned.
@@ -31,18 +31,18 @@ pub enum PlanMismatch {
         /// The task.
         task: String,
     },
-    /// The jobs of a task have no period.
+    /// A task has no period.
     #[error("{task}: has no period")]
     NoPeriod {
         /// The task.
         task: String,
     },
-    /// The plan has a CPU for none of its tasks.
+    /// The plan has no tasks.
     #[error("a plan without tasks")]
     NoTasks,
-    /// A program has no CPU in the plan.
-    #[error("{program}: has no place in the plan")]
-    NoPlace {
+    /// A program that is not best effort is missing in the plan.
+    #[error("{program}: is not in the plan")]
+    NotInPlan {
         /// The program.
         program: String,
     },
@@ -57,29 +57,29 @@ pub enum PlanMismatch {
     },
 }
 
-/// A program with its place in the plan.
+/// A program with its CPU, scheduling and timing requirement.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// What is started.
+    /// Program to start.
     pub program: Program,
-    /// Where.
+    /// CPU on which the program runs.
     pub cpu: CpuId,
-    /// How it is scheduled once it is ready; `None` for best effort.
+    /// Scheduling of the program once it is ready; `None` for best effort.
     pub scheduling: Option<Scheduling>,
-    /// The timing requirement that its jobs are checked against. `None` for best effort.
+    /// Timing requirement that the program's jobs are checked against; `None` for best effort.
     pub requirement: Option<Requirement>,
-    /// Files by which its process joins groups before it begins ([`Launch::joins`](crate::sys::launch::Launch::joins)).
+    /// Files through which the process of the program joins groups before it begins ([`Launch::joins`](crate::sys::launch::Launch::joins)).
     pub joins: Vec<PathBuf>,
-    /// The partitions of the plan that it has; none for best effort.
+    /// Partitions that the plan gives the program; empty for best effort.
     pub partitions: Vec<u32>,
 }
 
-/// SCHED_FIFO for the task at `index` (0: the highest priority) of `count` on a CPU.
+/// Returns SCHED_FIFO with the priority of the task at `index` among `count` tasks on a CPU. Index 0 has the highest priority.
 pub fn fifo(index: usize, count: usize) -> Scheduling {
     Scheduling::fifo((usize::from(LOWEST_PRIORITY) + count - 1 - index).min(47) as u8)
 }
 
-/// The programs with their places in `plan`: the tasks CPU by CPU, highest priority first, then what is best effort.
+/// Returns the programs as `plan` places and schedules them: the tasks CPU by CPU, highest priority first, then the best-effort programs.
 pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMismatch> {
     let mut left: BTreeMap<&str, &Program> =
         programs.tasks.iter().map(|program| (program.name.as_str(), program)).collect();
@@ -107,7 +107,7 @@ pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMis
                 utilization: task.utilization,
                 jitter: recurrence.as_ref().map_or(Ns(0), |core| Ns(core.tasks[index].jitter_ns)),
                 sporadic: program.sporadic,
-                // A task that can miss its deadline by its own has nothing to excuse.
+                // A task without a response-time bound may miss its deadline without any steal time, so nothing is excused.
                 recurrence: recurrence
                     .clone()
                     .filter(|_| task.response_ns.is_some())
@@ -128,7 +128,7 @@ pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMis
     }
     for program in left.into_values() {
         if !program.best_effort {
-            return Err(PlanMismatch::NoPlace { program: program.name.clone() });
+            return Err(PlanMismatch::NotInPlan { program: program.name.clone() });
         }
         let cpu = program.cpu.or(programs.cpus.first().copied()).ok_or(PlanMismatch::NoCpus)?;
         let program = program.clone();
@@ -144,14 +144,15 @@ pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMis
     Ok(all)
 }
 
-/// Has the tasks scheduled by deadlines. Returns what is reserved on their CPUs.
+/// Schedules the tasks by deadlines (SCHED_DEADLINE). Returns the reservations on their CPUs.
 ///
-/// A job's budget, or else what eq. 1 charges it, is reserved, and what the CPU has left on top; the budget is then what is reserved. Bounds
-/// of the plan are those of fixed priorities, and are removed.
+/// A job's budget is reserved if there is one. Otherwise the time that eq. 1 charges the job, or else its worst-case execution time, is reserved
+/// together with a share of the CPU time that is left. The reserved time becomes the budget. The plan's bounds are removed, because they assume
+/// fixed priorities.
 pub fn reserve_by_deadlines(planned: &mut [Planned]) -> Result<Vec<Reserved>, PlanMismatch> {
     let number = |name: &str| -> Option<f64> { Sysfs::system().text(&format!("proc/sys/kernel/{name}"))?.parse().ok() };
     let most = match (number("sched_rt_runtime_us"), number("sched_rt_period_us")) {
-        // -1: everything is admitted.
+        // A runtime of -1 means that the kernel admits every reservation.
         (Some(runtime), Some(period)) if runtime >= 0.0 => (runtime / period).min(1.0),
         _ => 1.0,
     };
@@ -177,7 +178,7 @@ pub fn reserve_by_deadlines(planned: &mut [Planned]) -> Result<Vec<Reserved>, Pl
     Ok(all)
 }
 
-/// The time that a job is to have.
+/// Returns the time that a job needs; an error if neither a budget nor an execution time is known.
 fn need(requirement: &Requirement) -> Result<Need, PlanMismatch> {
     let charged = requirement.utilization.map(|share| Ns((share * requirement.period.0 as f64).ceil() as u64));
     let time = requirement.budget.or(charged).or(requirement.wcet).filter(|time| time.0 > 0);

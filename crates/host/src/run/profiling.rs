@@ -1,4 +1,4 @@
-//! A profiling run: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
+//! A profiling run: executes jobs of one program of a task set under the conditions of the planned run, with nothing else on the program's CPU.
 
 use std::path::{Path, PathBuf};
 
@@ -7,20 +7,20 @@ use isochrome_model::running::{JobRecord, Requirement};
 use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 
-use super::engine::{self, Hooks, OnViolation, Place, Request};
+use super::engine::{self, Hooks, MoveToColors, OnViolation, Request};
 use super::error::RunError;
 use super::planned::{self, Planned};
 use crate::counters::events::Event;
 use crate::interrupt;
 
-/// Jobs at the beginning that do not count: they find the cache as somebody else left it.
+/// Number of jobs at the beginning that do not count, because the cache still holds what other programs left there.
 const COLD: u64 = 20;
 
-/// Runs at least `jobs` jobs of `program` at its period on `cpu` and measures them. `None` if it was interrupted.
+/// Runs at least `jobs` jobs of `program` at its period on `cpu`, and returns their measurements; `None` if the run was interrupted.
 ///
-/// The program runs in the groups that it `joins` ([`Planned::joins`]), on the memory that `place` gives it. `counted` is the event to count.
-/// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs with steal
-/// time while they executed are censored: they executed at least as long.
+/// The program runs in the groups that it `joins` ([`Planned::joins`]), on the memory that `move_to_colors` gives it. `counted` is the event to count.
+/// The execution time of a job is the time for which the program had the CPU from its release until it slept again. The rest of the response
+/// time is waiting. Jobs with steal time while they executed are censored: their execution time is at least the measured one.
 pub fn profiling_run(
     program: &Program,
     cpu: CpuId,
@@ -28,7 +28,7 @@ pub fn profiling_run(
     folder: &Path,
     joins: Vec<PathBuf>,
     counted: Option<Event>,
-    place: &mut Place<'_>,
+    move_to_colors: &mut MoveToColors<'_>,
 ) -> Result<Option<ProfilingRun>, RunError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
     let planned = Planned {
@@ -41,7 +41,7 @@ pub fn profiling_run(
     };
     let request = Request {
         programs: &[planned],
-        // The last one is released but not seen to be complete.
+        // The last job is released, but may not be complete at the end.
         length: Ns(program.period.0.saturating_mul(COLD + jobs + 1)),
         on_violation: OnViolation::Trace,
         keep_going: false,
@@ -52,7 +52,7 @@ pub fn profiling_run(
     };
     let (mut jobs, mut last) = (Vec::with_capacity(jobs as usize), Ns(0));
     let mut record = |job: &JobRecord| {
-        // What was released while the one before was under way waits for that one.
+        // A job that was released before the previous job was complete waits for that job.
         let free = job.release >= std::mem::replace(&mut last, job.completion) && job.steal_time == Ns(0);
         if job.instance >= COLD {
             jobs.push(Execution {
@@ -64,7 +64,7 @@ pub fn profiling_run(
         }
         Ok(())
     };
-    let outcome = engine::run(&request, &mut Hooks { place, look: &mut |_, _| None, record: &mut record })?;
+    let outcome = engine::run(&request, &mut Hooks { move_to_colors, inspect: &mut |_, _| None, record: &mut record })?;
     if outcome.interrupted || interrupt::interrupted() {
         return Ok(None);
     }
@@ -78,7 +78,7 @@ pub fn profiling_run(
     Ok(Some(ProfilingRun::of(&jobs).ok_or_else(unknown)?))
 }
 
-/// A requirement that every job of `program` meets: here jobs are measured, not checked.
+/// Returns a requirement that every job of `program` meets, because profiling measures jobs without checking them.
 fn unlimited(program: &Program) -> Requirement {
     Requirement { name: program.name.clone(), period: program.period, deadline: Ns(u64::MAX), ..Requirement::default() }
 }

@@ -1,4 +1,4 @@
-//! The jobs of a run: written to a file as they come, and summed up by task and side.
+//! Records the jobs of a run: writes them to a file as they complete, and sums them up by task and side.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::engine::Outcome;
 use super::planned::Planned;
 
-/// The file of jobs in the folder of a run.
+/// Name of the file of jobs in the folder of a run.
 pub const JOBS: &str = "jobs.csv";
 
 /// Length of a window of a comparison.
@@ -30,18 +30,18 @@ pub struct Recorder {
     unwritten_jobs: u64,
     last: Instant,
     bytes: u64,
-    /// Jobs in the file.
+    /// Number of jobs in the file.
     pub written: u64,
     names: Vec<String>,
-    /// The tallies of the run as planned, and of the run without partitions.
+    /// Tallies of the tasks as planned, and without partitions.
     tallies: [Vec<Option<Tally>>; 2],
-    /// The windows of each side by task. They are filled only if the sides are compared.
+    /// Windows of each side, by task. They are filled only if the sides are compared.
     windows: [Vec<Vec<Window>>; 2],
     comparing: bool,
 }
 
 impl Recorder {
-    /// Begins the file of jobs in `folder`. `comparing`: whether windows are kept, to compare the two sides.
+    /// Creates the file of jobs in `folder`. `comparing`: whether windows are kept, to compare the two sides.
     pub fn new(folder: &Path, planned: &[Planned], comparing: bool) -> io::Result<Recorder> {
         let file = File::create(folder.join(JOBS))?;
         let requirements: Vec<Option<Requirement>> =
@@ -63,17 +63,17 @@ impl Recorder {
         })
     }
 
-    /// Records the jobs of block `number` from now on; `partitioned`: which side it is of.
+    /// Returns the recorder of block `number`. `partitioned`: whether the block runs with the planned partitions.
     pub fn block(&mut self, number: u64, partitioned: bool) -> BlockRecord<'_> {
         let tasks = self.names.len();
         BlockRecord { recorder: self, number, partitioned, window: vec![(0, Window::new(number)); tasks] }
     }
 
-    /// Writes what is not written yet. After an error the file ends with the last whole job that was written before.
+    /// Writes the jobs that are not in the file yet. After an error the file ends with the last job of the previous successful call.
     fn flush(&mut self) -> io::Result<()> {
         let written = self.file.write_all(self.unwritten.as_bytes());
         if written.is_err() {
-            // The end of a line that was cut off belongs to no job.
+            // Removes what this call has written, which may end within a line.
             let _ = self.file.set_len(self.bytes);
         } else {
             self.bytes += self.unwritten.len() as u64;
@@ -86,7 +86,7 @@ impl Recorder {
         written
     }
 
-    /// Writes what is left. Returns the file and its hash.
+    /// Writes the remaining jobs. Returns the name of the file and its hash.
     pub fn close(&mut self) -> io::Result<RawFile> {
         self.flush()?;
         self.file.sync_all()?;
@@ -94,7 +94,7 @@ impl Recorder {
         Ok(RawFile { path: JOBS.to_owned(), sha256 })
     }
 
-    /// What came of each task with a requirement as planned, with where its memory lay and what became of its releases.
+    /// Returns the outcome of each task with a requirement when run as planned, with the placements and the releases of `ran`.
     pub fn outcomes(&self, ran: &Outcome) -> Vec<TaskOutcome> {
         let [planned, _] = &self.tallies;
         let tasks = planned.iter().zip(ran.placements.iter().zip(&ran.releases));
@@ -106,7 +106,7 @@ impl Recorder {
             .collect()
     }
 
-    /// The two sides, compared over so many pairs of blocks.
+    /// Returns the comparison of the two sides over `blocks` pairs of blocks.
     pub fn compared(&self, planned: &[Planned], blocks: u64) -> Comparison {
         let tasks = planned.iter().enumerate().filter(|(_, planned)| planned.requirement.is_some());
         let sides = |task: usize| self.windows.each_ref().map(|side| &side[task][..]);
@@ -119,12 +119,12 @@ pub struct BlockRecord<'a> {
     recorder: &'a mut Recorder,
     number: u64,
     partitioned: bool,
-    /// By task: the number of the window that is open, and its jobs so far.
+    /// Number of the open window of each task, and the window's jobs so far.
     window: Vec<(u64, Window)>,
 }
 
 impl BlockRecord<'_> {
-    /// Takes in a job. Fails where it cannot be written.
+    /// Records a job. Fails if the job cannot be written.
     pub fn record(&mut self, job: &JobRecord) -> io::Result<()> {
         let side = usize::from(!self.partitioned);
         if let Some(tally) = &mut self.recorder.tallies[side][job.task] {
@@ -154,7 +154,7 @@ impl BlockRecord<'_> {
         }
     }
 
-    /// Ends the block: the windows that are open are complete.
+    /// Ends the block, and completes its open windows.
     pub fn end(&mut self) {
         (0..self.window.len()).for_each(|task| self.close_window(task));
     }

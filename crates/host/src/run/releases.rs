@@ -1,10 +1,11 @@
-//! Releases of jobs that are lines, on time, for all programs of a run.
+//! Releases the jobs of all message-driven programs of a run on time, by writing lines.
 //!
-//! One thread writes and reads for all of them. A job is released when its time has come and the one before is complete; one that must wait
-//! for that counts as released when it was due. So a program has at most one line before it, and a line it prints belongs to that one.
+//! One thread writes and reads the lines of all programs. A job is released when its release is due and the program's previous job is complete.
+//! A job that has to wait for the previous job counts as released when it was due. So each program has at most one job at a time, and a line
+//! that it prints completes this job.
 //!
-//! Bounds hold for releases that are at least a period apart. Where this thread itself is held up, by the hypervisor for example, what is due
-//! meanwhile is not released all at once afterwards, which no bound covers, but skipped, and counted.
+//! Bounds hold for releases that are at least a period apart. If this thread itself is held up, by the hypervisor for example, the releases that
+//! fall due meanwhile are skipped and counted. Making all of them at once afterwards would not be covered by any bound.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,68 +19,68 @@ use super::line::LineProgram;
 use crate::machine::setting::RealtimeRequest;
 use crate::sys::clock::monotonic;
 
-/// Above every task, so that releases are on time; below the kernel's own threads.
+/// Priority of the releasing thread: above every task, so that releases are on time, and below the kernel's own threads.
 const PRIORITY: u8 = 48;
 
-/// Between two looks at whether it is over, at most.
+/// Maximum time between two checks whether the run is over.
 const GLANCE: Ns = Ns(20_000_000);
 
-/// A line that this thread would write later than this after it was due is skipped, or later than a tenth of its period, if that is more.
+/// Delay up to which a line is still written; a tenth of the task's period if that is more. A line with a longer delay is skipped.
 pub const LATE_MAX: Ns = Ns(100_000);
 
 /// A message-driven task: its jobs are released by lines that are written to its program.
 pub struct MessageDriven {
-    /// Which task.
+    /// Index of the task.
     pub task: usize,
-    /// Time between two lines.
+    /// Time between two releases.
     pub period: Ns,
-    /// It runs, and is ready.
+    /// Running program, which is ready.
     pub program: LineProgram,
 }
 
-/// What the releasing thread reports of a job.
+/// Message of the releasing thread about a job.
 pub enum ReleaseMessage {
-    /// A job was released, when the line was written.
+    /// A job was released by writing its line.
     Released {
-        /// Of which task.
+        /// Index of the task.
         task: usize,
-        /// When it was due.
+        /// Time at which the release was due.
         due: Ns,
-        /// When: not before that.
+        /// Time just before the line was written.
         at: Ns,
-        /// And not after that.
+        /// Time just after the line was written.
         written: Ns,
-        /// Whether it had to wait for the job before.
+        /// Whether the release had to wait for the previous job.
         waited: bool,
     },
-    /// Its line was read.
+    /// The line that completes a job was read.
     Answered {
-        /// Of which task.
+        /// Index of the task.
         task: usize,
-        /// When.
+        /// Time just before the line was read.
         at: Ns,
     },
-    /// A job was not released: nothing was written when it was due, nor long after.
+    /// A release was skipped, because it was noticed too late.
     Skipped {
-        /// Of which task.
+        /// Index of the task.
         task: usize,
-        /// When it was due.
+        /// Time at which the release was due.
         due: Ns,
-        /// When that was noticed.
+        /// Time at which the delay was noticed.
         at: Ns,
     },
-    /// A line was due and had not been written when it was over: the job before was under way, or this was held up.
+    /// A line was due but not written when the run ended, because the previous job was incomplete or this thread was held up.
     Unwritten {
-        /// Of which task.
+        /// Index of the task.
         task: usize,
-        /// When it was due.
+        /// Time at which the release was due.
         due: Ns,
     },
-    /// The program has ended, or printed what is no answer; it gets no more lines.
+    /// The program has ended, or printed lines that complete no job. No more lines are written to it.
     Failed {
-        /// Which task.
+        /// Index of the task.
         task: usize,
-        /// How.
+        /// Cause of the failure.
         error: RunError,
     },
 }
@@ -87,13 +88,14 @@ pub enum ReleaseMessage {
 struct Talk {
     message_driven: MessageDriven,
     due: Ns,
-    /// Due, but the job before is not complete.
+    /// Due times of releases that wait for the previous job to complete.
     waiting: VecDeque<Ns>,
     outstanding: bool,
     failed: bool,
 }
 
-/// Releases the jobs of `message_driven` from `first` on until `over`, reports them to `said`, and returns the programs. `cpu`: where to run.
+/// Releases the jobs of `message_driven` from `first` on until `over` is set, reports them to `said`, and returns the programs. `cpu`: the CPU
+/// on which this thread is to run.
 pub fn release(
     message_driven: Vec<MessageDriven>,
     first: Ns,
@@ -112,7 +114,7 @@ pub fn release(
     };
     let mut talks: Vec<Talk> = message_driven.into_iter().map(talk).collect();
     while !over.load(Ordering::Relaxed) && talks.iter().any(|talk| !talk.failed) {
-        // What the lines written before it take makes no line late.
+        // Delays are measured from here, so that the time for writing other lines makes no line late.
         let begun = monotonic();
         for talk in talks.iter_mut().filter(|talk| !talk.failed) {
             while !talk.failed && talk.due <= monotonic() {
@@ -120,7 +122,7 @@ pub fn release(
                 let late = begun.0.saturating_sub(due.0) > LATE_MAX.0.max(talk.message_driven.period.0 / 10);
                 talk.due.0 += talk.message_driven.period.0;
                 if talk.outstanding {
-                    // It may have answered since this thread last looked.
+                    // The program may have answered since this thread last read its output.
                     talk.listen(said);
                 }
                 if talk.outstanding {
@@ -132,7 +134,7 @@ pub fn release(
                 }
             }
         }
-        // Those that failed are watched no more: the end of a file is readable for ever.
+        // Programs that failed are not polled any more, because the end of a file stays readable forever.
         let mut living: Vec<&mut Talk> = talks.iter_mut().filter(|talk| !talk.failed).collect();
         let next = living.iter().map(|talk| talk.due.0).min().unwrap_or(0);
         let wait = next.saturating_sub(monotonic().0).min(GLANCE.0);
@@ -159,7 +161,7 @@ pub fn release(
 }
 
 impl Talk {
-    /// The lines that were due before `now` and are not written.
+    /// Returns a message for each line that was due before `now` and has not been written.
     fn unwritten(&self, now: Ns) -> impl Iterator<Item = ReleaseMessage> {
         let (task, period) = (self.message_driven.task, self.message_driven.period.0.max(1));
         let missed = (self.due.0..now.0).step_by(period as usize).map(Ns);
@@ -168,7 +170,7 @@ impl Talk {
 
     fn fail(&mut self, error: RunError, said: &Sender<ReleaseMessage>) {
         self.failed = true;
-        // Nobody listens any more when it is over.
+        // The receiver may be gone when the run is over.
         let _ = said.send(ReleaseMessage::Failed { task: self.message_driven.task, error });
     }
 

@@ -30,7 +30,7 @@ const SCHEMA: &str = "isochrome-run/1";
 /// Environment variable that identifies the programs of a run.
 pub const VARIABLE: &str = "ISOCHROME_RUN";
 
-/// SIGKILL.
+/// Signal that kills a program (SIGKILL).
 const KILL: i32 = 9;
 
 /// Number of rounds over all threads. Threads that start meanwhile inherit the affinity of their parents, so one round is not enough.
@@ -168,7 +168,7 @@ impl Journal {
     fn undo(&self) -> Restored {
         let mut restored = Restored { programs: self.end_programs(), ..Restored::default() };
         restored.trouble = self.partitions.undo().err();
-        // Affinities that programs started since then have inherited.
+        // Affinities that programs started after the change have inherited, each with the affinity to restore.
         let mut inherited: BTreeMap<&[u32], &[u32]> = BTreeMap::new();
         for moved in &self.moved {
             inherited.entry(&moved.now).or_insert(&moved.before);
@@ -240,13 +240,13 @@ impl CpuShield {
         Ok(shield)
     }
 
-    /// Makes a partition of cgroup v2 for each CPU. The inner error says why that is impossible here.
+    /// Makes a partition of cgroup v2 for each CPU. The inner error is the reason why that is impossible.
     fn shield_by_partitions(&mut self, cpus: &[CpuId]) -> Result<Result<(), String>, SystemError> {
         let intended = match Partitions::intended(self.journal.owner.pid, cpus) {
             Ok(intended) => intended,
             Err(why) => return Ok(Err(why)),
         };
-        // The journal is written before the change, as below.
+        // The journal is written before the change, so that it lists every possible change after a crash.
         self.journal.partitions = intended;
         self.journal.write(&self.path)?;
         let made = self.journal.partitions.make();
@@ -342,7 +342,7 @@ fn ticks_since_boot() -> u64 {
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }
 
-/// Restores what runs have left whose process has ended; `None` if there was nothing to restore.
+/// Restores what is left of runs whose process has ended; returns `None` if there was nothing to restore.
 pub fn restore_left(folder: &Path) -> Option<Restored> {
     let mut all: Option<Restored> = None;
     for (path, journal) in Journal::all(folder) {

@@ -63,7 +63,7 @@ fn handoffs(cpu: CpuId) -> Option<f64> {
             let settings = RealtimeRequest::new().pin(cpu).apply();
             let before = used();
             for _ in 0..COST_HANDOFFS {
-                // Fails after the last handoff of the other thread, or if that could not start.
+                // Fails after the last handoff of the other thread, or if that thread could not start.
                 let _ = receiver.recv().map(|()| sender.send(()));
             }
             let used = settings.notes().is_empty().then(|| used() - before);

@@ -1,4 +1,4 @@
-//! Why the scheduler cannot be watched.
+//! Errors of recording scheduler events.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,53 +7,53 @@ use crate::counters::CounterError;
 use crate::error::SystemError;
 use crate::process::ProcessError;
 
-/// Trouble with events of the scheduler.
+/// Error of recording scheduler events.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedError {
-    /// Events of the scheduler are not to be had.
+    /// Events of the scheduler cannot be recorded.
     #[error(
         "{path}: events of the scheduler cannot be recorded: {source}\n  hint: run as root, on a kernel with CONFIG_FTRACE; in a container, pass tracefs on"
     )]
     Events {
-        /// The file.
+        /// File of the kernel that could not be used.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error from the kernel.
         source: io::Error,
     },
-    /// The kernel tells this user nothing of who else has a CPU.
+    /// The kernel does not report to this user when other threads get and leave a CPU.
     #[error(
         "who has a CPU when is not reported to this user, kernel.perf_event_paranoid is {paranoid}: {refused}\n  hint: watch processes of your own; run as root; or, as root: setcap cap_perfmon,cap_dac_read_search,cap_ipc_lock=ep PATH of this program"
     )]
     SwitchesForbidden {
         /// `kernel.perf_event_paranoid`, or `unknown`.
         paranoid: String,
-        /// What was refused.
+        /// Description of what the kernel refused.
         refused: String,
     },
-    /// The kernel does not even tell this user of his own threads.
+    /// The kernel does not even report to this user when the user's own threads get and leave a CPU.
     #[error(
         "switches of one's own threads are not reported to this user, kernel.perf_event_paranoid is {paranoid}: {source}\n  hint: as root: sysctl kernel.perf_event_paranoid=2; in a container, its seccomp filter must permit perf_event_open; if memory is refused: sysctl kernel.perf_event_mlock_kb=516"
     )]
     OwnSwitchesForbidden {
         /// `kernel.perf_event_paranoid`, or `unknown`.
         paranoid: String,
-        /// What the kernel said.
+        /// Error from the kernel.
         source: io::Error,
     },
-    /// A thread that has started before cannot be watched.
+    /// A thread that is already running cannot be watched.
     #[error(
         "thread {thread}: cannot be watched: {source}\n  hint: without privilege only processes of one's own, which are not setuid; too many open files: ulimit -n, one per thread and CPU"
     )]
     ThreadNotWatched {
-        /// Which.
+        /// Number of the thread.
         thread: i32,
-        /// What the kernel said.
+        /// Error from the kernel.
         source: io::Error,
     },
-    /// What is to be counted at switches cannot be.
+    /// An event cannot be counted at switches.
     #[error("{0}")]
     Counter(#[from] CounterError),
-    /// The process that is to be watched says nothing of itself.
+    /// The process that is to be watched cannot be inspected.
     #[error("{0}")]
     Process(#[from] ProcessError),
     /// A file of the kernel cannot be used.

@@ -31,7 +31,7 @@ const RING_BYTES: usize = 1 << 22;
 /// Size of the ring without privilege, which kernel.perf_event_mlock_kb permits by default. It holds about 8000 switches.
 const OWN_RING_BYTES: usize = 1 << 19;
 
-/// Offsets of fields of the tracepoint: name, number and state of the thread that leaves, number of the one that comes.
+/// Offsets of fields of the tracepoint: name, number and state of the thread that leaves, number of the thread that comes.
 type Layout = [usize; 4];
 
 /// Returns the time and the event of a record of kind `kind`. [perf_event_open(2), "MMAP layout"]
@@ -107,7 +107,7 @@ fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
     }
 }
 
-/// The subject of the records.
+/// Kind of the records that a source reads.
 enum Records {
     /// Hits of the tracepoint, on whole CPUs.
     Tracepoint {

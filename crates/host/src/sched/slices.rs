@@ -21,7 +21,7 @@ use crate::process::ProcessError;
 use crate::sys::clock;
 use crate::sys::perf::GroupReading;
 
-/// Most times that the threads of a process are listed until no new ones appear.
+/// Maximum number of times that the threads of a process are listed until no new ones appear.
 const ATTACH_ROUNDS: usize = 10;
 
 /// Longest time from a poll by a task to its arrival here, in ns.
@@ -49,7 +49,7 @@ struct Running {
 #[derive(Default)]
 struct Splitter {
     cpus: Vec<CpuId>,
-    /// Threads whose slices are kept, each with the time from which on. `None` keeps the slices of all threads.
+    /// Threads whose slices are kept, each with the time from which they are kept. `None` keeps the slices of all threads.
     threads: Option<HashMap<i32, Ns>>,
     /// Names of threads, for sources whose switches do not report them.
     names: HashMap<i32, ThreadName>,
@@ -73,7 +73,7 @@ impl Splitter {
     /// Records a gap, in which nothing is known of a CPU: slices that began before it are dropped.
     fn gap(&mut self, gap: Gap, entries: &mut Vec<Entry>) {
         self.running.remove(&gap.cpu);
-        // This slice had ended. The next poll may have interrupted another thread, and its counts include others.
+        // The held slice had ended before the gap. The next poll may have interrupted another thread, and its counts include others.
         entries.extend(self.held.remove(&gap.cpu).map(Entry::Slice));
         self.polled.remove(&gap.cpu);
         entries.push(Entry::Gap(gap));
@@ -191,7 +191,7 @@ impl Slices {
         Ok(Slices::of(Box::new(switches), cpus, false, false))
     }
 
-    /// Measures the cost of a record on one of the watched CPUs, as [`cost::record_cost`] does. Call it before threads are followed.
+    /// Measures the cost of a record on one of the watched CPUs, as [`cost::record_cost`] does. Call this before threads are followed.
     pub fn record_cost(&mut self) -> Option<RecordCost> {
         let allowed = allowed_cpus().ok()?;
         let cpu = self.splitter.cpus.iter().rev().find(|cpu| allowed.contains(cpu))?;
@@ -343,7 +343,7 @@ mod tests {
                 switch(35, 1, 0, Preempted, 7),
                 switch(50, 0, 8, Asleep, 5),
                 switch(55, 1, 7, Asleep, 0),
-                // The begin of this slice was not recorded.
+                // The beginning of this slice was not recorded.
                 switch(70, 1, 7, Asleep, 0),
                 switch(90, 0, 5, Asleep, 0),
                 // This CPU is not watched.

@@ -33,7 +33,7 @@ pub trait Source {
     /// Returns the number of records so far that the kernel had no room for.
     fn lost(&self) -> u64;
 
-    /// Gives up and returns the CPUs whose counters the kernel has taken off the hardware. Nothing is recorded there any more.
+    /// Stops recording on the CPUs whose counters the kernel has taken off the hardware, and returns these CPUs.
     fn stopped(&mut self) -> Vec<CpuId> {
         Vec::new()
     }

@@ -155,6 +155,8 @@ fn page_events(page: &[u8], mut each: impl FnMut(Ns, &[u8])) -> u64 {
 pub struct Tracefs {
     folder: PathBuf,
     cpus: Vec<CpuId>,
+    /// Those of the CPUs whose switches are not recorded now.
+    off: Vec<CpuId>,
     rings: Vec<(CpuId, File)>,
     layout: Layout,
     page: Vec<u8>,
@@ -208,11 +210,11 @@ impl Tracefs {
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = root.join("instances").join(format!("{INSTANCE}{}.{number}", std::process::id()));
         fs::create_dir(&folder).map_err(|source| SchedError::Events { path: folder.clone(), source })?;
-        let events = folder.join("events/sched");
-        let layout = Layout::read(&events);
+        let layout = Layout::read(&folder.join("events/sched"));
         let mut source = Tracefs {
             folder,
             cpus: cpus.to_vec(),
+            off: Vec::new(),
             rings: Vec::new(),
             // The layout is replaced below. The instance is removed even if reading the layout fails.
             layout: Layout { switch: [0; 5], wakeup: [0; 2], ran: [0; 3], fork: [0; 3] },
@@ -221,23 +223,36 @@ impl Tracefs {
             _mount: mount,
         };
         source.layout = layout?;
-        source.set_up(&events)?;
+        source.set_up()?;
         Ok(source)
     }
 
-    fn set_up(&mut self, events: &Path) -> Result<(), SchedError> {
+    fn set_up(&mut self) -> Result<(), SchedError> {
         write(&self.folder.join("tracing_on"), "0")?;
         write(&self.folder.join("trace_clock"), "mono")?;
         write(&self.folder.join("buffer_size_kb"), &RING_KIB.to_string())?;
-        let here: Vec<String> = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0)).collect();
-        write(&events.join("sched_switch/filter"), &here.join(" || "))?;
-        write(&events.join("sched_switch/enable"), "1")?;
+        self.record_switches()?;
         for cpu in Sysfs::system().online_cpus()? {
             let path = self.folder.join(format!("per_cpu/cpu{}/trace_pipe_raw", cpu.0));
             let ring = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
             self.rings.push((cpu, ring.map_err(|source| SchedError::Events { path, source })?));
         }
         write(&self.folder.join("tracing_on"), "1")
+    }
+
+    /// Records the switches on all CPUs that are not turned off.
+    fn record_switches(&self) -> Result<(), SchedError> {
+        let on = self.cpus.iter().filter(|cpu| !self.off.contains(cpu));
+        self.record("sched_switch", &on.map(|cpu| format!("CPU == {}", cpu.0)).collect::<Vec<_>>())
+    }
+
+    /// Records `event` from now on whenever it meets one of `conditions`, and never if there are none.
+    fn record(&self, event: &str, conditions: &[String]) -> Result<(), SchedError> {
+        let folder = self.folder.join("events/sched").join(event);
+        if !conditions.is_empty() {
+            write(&folder.join("filter"), &conditions.join(" || "))?;
+        }
+        write(&folder.join("enable"), if conditions.is_empty() { "0" } else { "1" })
     }
 }
 
@@ -265,7 +280,6 @@ impl Source for Tracefs {
     }
 
     fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), SchedError> {
-        let events = self.folder.join("events/sched");
         let here = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0));
         let those = |field: &'static str| threads.iter().map(move |thread| format!("{field} == {thread}"));
         // Any CPU may account the time.
@@ -275,16 +289,17 @@ impl Source for Tracefs {
             ("sched_process_fork", those("parent_pid").collect()),
             ("sched_stat_runtime", accounted.collect()),
         ] {
-            if !threads.is_empty() {
-                write(&events.join(event).join("filter"), &any.join(" || "))?;
-            }
-            write(&events.join(event).join("enable"), if threads.is_empty() { "0" } else { "1" })?;
+            self.record(event, if threads.is_empty() { &[] } else { &any[..] })?;
         }
         Ok(())
     }
 
-    fn enable(&mut self, _cpu: CpuId, on: bool) -> Result<(), SchedError> {
-        write(&self.folder.join("tracing_on"), if on { "1" } else { "0" })
+    fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), SchedError> {
+        self.off.retain(|other| *other != cpu);
+        if !on {
+            self.off.push(cpu);
+        }
+        self.record_switches()
     }
 
     fn lost(&self) -> u64 {
@@ -318,7 +333,7 @@ mod tests {
 
     #[test]
     fn events_of_a_page_are_read_with_their_times() {
-        // An event of 2 words, 5 ns after the begin of the page; an event with a separate length, after an extension by 3 * 2^27 + 1 ns; a
+        // An event of 2 words, 5 ns after the beginning of the page; an event with a separate length, after an extension by 3 * 2^27 + 1 ns; a
         // discarded event; and an event after an absolute time.
         let words = [
             2 | 5 << 5,

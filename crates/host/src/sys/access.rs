@@ -42,7 +42,7 @@ impl Arena {
         }
     }
 
-    /// Reads every line of `pages` once, by independent loads. Panics if a page lies outside, or is not a whole number of lines.
+    /// Reads every line of `pages` once, by independent loads. Panics if a page lies outside the arena, or is not a whole number of lines.
     #[inline]
     pub fn touch(&self, pages: &[u32], line_bytes: usize) {
         assert_page_is_whole_lines(line_bytes);
@@ -83,8 +83,8 @@ impl Arena {
         for Access { offset, write } in accesses {
             let offset = offset.0 as usize & !7;
             assert!(offset < size, "an access at {offset} lies outside an arena of {size} bytes");
-            // SAFETY: the offset was just checked to lie inside the mapping, which is page-aligned and holds a whole number
-            // of pages, so the eight bytes there belong to it; volatile, as only the cache is to notice.
+            // SAFETY: the offset was just checked to lie inside the mapping, which is page-aligned and holds a whole number of pages, so the
+            // eight bytes there belong to the mapping. The accesses are volatile, because their values are not used.
             unsafe {
                 let word = base.add(offset).cast::<u64>();
                 if write {
@@ -138,7 +138,7 @@ impl Arena {
 
     /// Writes chains through the arena: the first word at each offset holds the offset of the line that follows.
     ///
-    /// Panics if an offset lies outside, or is not aligned to a word.
+    /// Panics if an offset lies outside the arena, or is not aligned to a word.
     pub fn link(&self, links: impl Iterator<Item = (Bytes, Bytes)>) {
         let base = self.page_ptr(0);
         let size = (self.page_count() * page_bytes()) as u64;

@@ -1,4 +1,4 @@
-//! Programs that the kernel runs itself (eBPF): loaded, attached to its tracepoints, and read by way of maps and a ring of memory.
+//! Loads programs that the kernel runs itself (eBPF), attaches them to tracepoints, and reads their results from maps and a ring in memory.
 //!
 //! [Linux, include/uapi/linux/bpf.h]
 
@@ -20,10 +20,10 @@ const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const TRACING: u32 = 26;
 const TRACE_RAW_TP: u32 = 23;
 
-/// License of the programs. Helpers that read the clock need one that is compatible with the GPL; isochrome's own offers MIT.
+/// License of the programs. Helpers that read the clock need a license that is compatible with the GPL; isochrome's own license offers MIT.
 const LICENSE: &CStr = c"Dual MIT/GPL";
 
-/// Bytes of the text in which the kernel says why it refuses a program.
+/// Size, in bytes, of the log in which the kernel reports why it refuses a program.
 const LOG_BYTES: usize = 1 << 16;
 
 /// Type of a map. [Linux, include/uapi/linux/bpf.h, enum bpf_map_type]
@@ -59,7 +59,7 @@ struct ElementAttributes {
     flags: u64,
 }
 
-/// Attributes for loading a program, up to `attach_btf_id`; those behind it are zero.
+/// Attributes for loading a program, up to `attach_btf_id`; the attributes after it are zero.
 #[repr(C)]
 #[derive(Default)]
 struct ProgramAttributes {
@@ -97,9 +97,9 @@ struct TracepointAttributes {
 ///
 /// # Safety
 ///
-/// Every address in `attributes` has to lead to as many bytes as `command` reads or writes there.
+/// Every address in `attributes` must be that of as many bytes as `command` reads or writes there.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<RawFd> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes of a live structure; for what it points to, the caller vouches.
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of a live structure; the caller guarantees that the addresses in it are valid.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
 }
@@ -159,8 +159,8 @@ impl Map {
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Loads `instructions` as a program for the tracepoint whose type has the number `tracepoint` in the kernel's BTF. The error ends with
-    /// what the kernel's verifier says.
+    /// Loads `instructions` as a program for the tracepoint whose type has the number `tracepoint` in the kernel's BTF. An error contains the
+    /// last message of the kernel's verifier.
     pub fn load(instructions: &[u64], tracepoint: u32) -> io::Result<Program> {
         let mut attributes = ProgramAttributes {
             kind: TRACING,
@@ -172,7 +172,7 @@ impl Program {
             attach_btf_id: tracepoint,
             ..ProgramAttributes::default()
         };
-        // SAFETY: the instructions are a live slice of so many words, the license ends with a zero; no log is asked for.
+        // SAFETY: the instructions are a live slice of `count` words, the license ends with a zero, and no log is requested.
         let refused = match unsafe { bpf(PROG_LOAD, &attributes) } {
             Ok(descriptor) => return Ok(Program(owned(descriptor))),
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(error),
@@ -180,7 +180,7 @@ impl Program {
         };
         let mut log = vec![0u8; LOG_BYTES];
         (attributes.log_level, attributes.log_bytes, attributes.log) = (1, LOG_BYTES as u32, log.as_mut_ptr() as u64);
-        // SAFETY: as above, and the log is a live, exclusively borrowed slice of so many bytes.
+        // SAFETY: as above, and the log is a live, exclusively borrowed slice of `log_bytes` bytes.
         match unsafe { bpf(PROG_LOAD, &attributes) } {
             Ok(descriptor) => Ok(Program(owned(descriptor))),
             Err(_) => {
@@ -192,16 +192,16 @@ impl Program {
         }
     }
 
-    /// Has the kernel run the program whenever the tracepoint is passed, until the returned descriptor is dropped.
+    /// Makes the kernel run the program at every hit of the tracepoint, until the returned descriptor is dropped.
     pub fn attach(&self) -> io::Result<OwnedFd> {
         let attributes = TracepointAttributes { program: self.0.as_raw_fd() as u32, ..TracepointAttributes::default() };
-        // SAFETY: the name's address is null, as a program whose tracepoint is given by its type has it.
+        // SAFETY: the name's address is null, as it must be for a program whose tracepoint is given by its type.
         unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes) }.map(owned)
     }
 }
 
-/// The mapped memory of a ring: the positions up to which the reader has read and the kernel has written, and the records. These are mapped
-/// twice in a row, so that no record ends at an edge.
+/// The mapped memory of a ring: the positions up to which the reader has read and the kernel has written, and the records. The records are
+/// mapped twice in a row, so that each of them is contiguous.
 #[derive(Debug)]
 pub struct RingMemory {
     consumer: *mut libc::c_void,
@@ -209,7 +209,7 @@ pub struct RingMemory {
     bytes: usize,
 }
 
-// SAFETY: the mappings are of the process, and the fields are addresses of them; only `&mut self` reads or writes there.
+// SAFETY: the mappings belong to the process, and the fields are their addresses; only `&mut self` reads or writes there.
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
@@ -260,8 +260,8 @@ impl RingMemory {
             }
             let bytes = (length & !DISCARDED) as usize;
             if length & DISCARDED == 0 && bytes <= self.bytes {
-                // SAFETY: the record lies within the mapping, as its memory is mapped twice and no record is longer than once. The kernel does
-                // not write to it before the consumer's position is behind it, which is moved when `each` has returned.
+                // SAFETY: the record lies within the mapping, as its memory is mapped twice and no record is longer than the ring. The kernel
+                // does not write to it before the consumer's position has passed it, which happens after `each` has returned.
                 each(unsafe { std::slice::from_raw_parts(self.producer.byte_add(offset + HEADER).cast(), bytes) });
             }
             at += (bytes + HEADER).next_multiple_of(8) as u64;

@@ -25,9 +25,9 @@ pub fn now() -> Cycles {
     #[cfg(target_arch = "x86_64")]
     {
         let mut cpu = 0;
-        // SAFETY: both touch only registers and `cpu`. lfence is part of x86-64. rdtscp is not: where it is missing, as
-        // `usable` tells beforehand, it traps, and the process ends there without having touched memory.
-        // rdtscp waits for earlier loads, the lfence behind it holds back later ones.
+        // SAFETY: both instructions touch only registers and `cpu`. lfence is part of x86-64. rdtscp is not: where it is missing, as `usable`
+        // reports beforehand, it traps, and the process ends there without having touched memory. rdtscp waits for earlier loads, and the lfence
+        // after it holds back later loads.
         unsafe {
             let ticks = core::arch::x86_64::__rdtscp(&mut cpu);
             core::arch::x86_64::_mm_lfence();
@@ -94,7 +94,7 @@ pub fn rate_hz() -> u64 {
 
 /// Measures the ticks per second against the operating system's monotonic clock over about 20 ms.
 fn measure_rate_hz() -> u64 {
-    // Three spans, the median: a span in which the host took the CPU away between the two readings is off.
+    // Takes the median of three spans, because a span is wrong if the host took the CPU away between its two readings.
     let mut rates = [0u64; 3];
     for rate in &mut rates {
         let (wall, ticks) = (std::time::Instant::now(), now());
@@ -108,7 +108,7 @@ fn measure_rate_hz() -> u64 {
     rates[1]
 }
 
-/// Returns the ticks between two readings in immediate succession: the fewest of many tries.
+/// Returns the ticks between two readings in immediate succession: the minimum of many attempts.
 pub fn overhead() -> Cycles {
     let empty = |_| {
         let begin = now();
@@ -117,8 +117,8 @@ pub fn overhead() -> Cycles {
     (0..1000).map(empty).min().unwrap_or_default()
 }
 
-/// Measures the counter's step, in ticks: the smallest nonzero difference between two readings in a row, without differences that
-/// occur in fewer than one of a hundred.
+/// Measures the counter's step, in ticks: the smallest nonzero difference between two successive readings. Differences that
+/// occur in fewer than one of a hundred readings are left out.
 ///
 /// The result is an upper bound: a counter that steps more often than it can be read shows the time of a reading instead.
 pub fn measure_quantum() -> f64 {
@@ -135,8 +135,8 @@ pub fn measure_quantum() -> f64 {
     smallest_common(&mut steps) as f64
 }
 
-/// Returns the smallest of `steps` that at least one in a hundred is no larger than. Smaller ones are accidents, such as readings
-/// between which the thread changed the CPU. Panics when there are no steps.
+/// Returns the smallest of `steps` that is no accident: at least one in a hundred steps is no larger than it. An accident is, for example, that
+/// the thread changed the CPU between two readings. Panics if there are no steps.
 fn smallest_common(steps: &mut [u64]) -> u64 {
     let rank = steps.len().div_ceil(100) - 1;
     *steps.select_nth_unstable(rank).1
@@ -162,7 +162,7 @@ mod tests {
         // A counter of 22.5 ticks per step, in whole ticks; interrupted now and then.
         let mut steps: Vec<u64> = [22, 23, 45, 22, 23, 9000].repeat(100);
         assert_eq!(smallest_common(&mut steps), 22);
-        // 5 accidents among 605, less than every hundredth; 7 among 607 are more.
+        // 5 accidents among 605 steps are fewer than one in a hundred; 7 among 607 are more.
         steps.extend([1; 5]);
         assert_eq!(smallest_common(&mut steps), 22);
         steps.extend([1; 2]);
@@ -179,7 +179,7 @@ mod tests {
             std::hint::spin_loop();
         }
         assert!(process_cpu(pid).unwrap() > begin);
-        // Beyond the largest number of a process.
+        // No process has so large a number.
         assert!(process_cpu(1 << 23).is_err());
     }
 

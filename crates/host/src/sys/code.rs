@@ -17,13 +17,13 @@ pub struct Code<'a> {
 impl Arena {
     /// Fills the arena with a loop over `visits` (see [`machine_code`]), and makes it executable instead of writable.
     ///
-    /// Fails if no code can be generated for this processor, or the kernel does not let memory become executable. Panics if a visit does
-    /// not lie inside.
+    /// Fails if no code can be generated for this processor, or the kernel does not let memory become executable. Panics if a visit does not lie
+    /// inside the arena.
     pub fn code(&mut self, visits: &[Visit]) -> io::Result<Code<'_>> {
         let processor = Processor::here().ok_or(io::ErrorKind::Unsupported)?;
         let bytes = self.page_count() * page_bytes();
         self.bytes_mut().copy_from_slice(&machine_code(processor, bytes, visits));
-        // From here on dropping `code` makes the memory writable again, whatever has become of it.
+        // From here on, dropping `code` makes the memory writable again, even if a call below fails.
         let code = Code { arena: self, entry: visits[0].offset as usize };
         code.protect(libc::PROT_READ | libc::PROT_EXEC)?;
         code.synchronize();
@@ -39,7 +39,7 @@ impl Code<'_> {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Makes what was written visible to instruction fetches; does nothing on x86, where it always is.
+    /// Makes the written code visible to instruction fetches. Does nothing on x86, where written code always is.
     fn synchronize(&self) {
         #[cfg(target_arch = "aarch64")]
         for offset in (0..self.arena.page_count() * page_bytes()).step_by(16) {
@@ -89,7 +89,7 @@ mod tests {
         let code = arena.code(&visits).unwrap();
         let few = (0..9).map(|_| code.run(1).0).min();
         let many = (0..9).map(|_| code.run(100_000).0).min();
-        // 100 000 passes of 20 instructions take longer than one, and one hundredth of the times they differ by would do.
+        // 100 000 passes of 20 instructions take far longer than one pass. A factor of 1000 suffices, because timing adds to the one pass.
         assert!(many.unwrap() > 1000 * few.unwrap().min(100), "{few:?} {many:?}");
         drop(code);
         arena.bytes_mut().fill(1);

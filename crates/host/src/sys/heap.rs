@@ -1,19 +1,19 @@
 //! A heap of one's own: code that allocates as it always does gets its memory from chosen pages.
 //!
-//! Some things can only be placed by placing what they allocate: the tables of a transform, for one, are made deep inside
-//! a crate. [`HeapAllocator`] is the system allocator except inside [`Heap::enter`], where the thread's allocations come
-//! from the heap's own memory. The heap is a mere pointer that advances: memory freed in it is not used again.
+//! Some data can only be placed by placing everything that a piece of code allocates: the tables of a transform, for example, are allocated deep
+//! inside a crate. [`HeapAllocator`] is the system allocator except inside [`Heap::enter`], where the thread's allocations come from the heap's
+//! own memory. The heap is a pointer that only advances: memory freed in it is not used again.
 //!
-//! The memory must outlive every allocation made in it, which the type system cannot see. So the heap counts them, and a
-//! heap that is dropped while some live keeps its memory for good instead of giving it back.
+//! The memory must outlive every allocation made in it, which the type system cannot check. So the heap counts its allocations. A heap that is
+//! dropped while some of them live keeps its memory for good.
 //!
-//! A pointer that is freed belongs to the heap whose range it lies in. Ranges come and go while other threads free, so each is
-//! one atomic word, which no reader sees half of; and no reader sees the wrong one:
-//! * A pointer from a heap: its range was stored before the allocation and stays until nothing allocated there lives, so a
-//!   free, which comes after the allocation, reads just that range.
-//! * A pointer from the system: no arena is mapped at its address while it lives. An arena there earlier had its range cleared
-//!   before it was unmapped, so before the system could have the address, allocate it and have it freed: the free reads the
-//!   cleared word or a later one. An arena there later is mapped after the free, and its range stored later still.
+//! A pointer that is freed belongs to the heap in whose range it lies. Ranges change while other threads free memory, so each range is one
+//! atomic word, which no reader sees half written. No reader sees a wrong range either:
+//! * A pointer from a heap: the range was stored before the allocation and stays until no allocation of the heap lives. The free comes after the
+//!   allocation, so it reads just that range.
+//! * A pointer from the system: no arena is mapped at its address while it lives. If an arena was there earlier, its range was cleared before it
+//!   was unmapped, and so before the system could allocate the address. The free therefore reads the cleared word or a later one. If an arena is
+//!   there later, it is mapped after the free, and its range is stored later still.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -42,7 +42,7 @@ impl BackingMemory for Arena {
     }
 }
 
-/// Most heaps that can exist at a time.
+/// Maximum number of heaps that can exist at a time.
 const SLOTS: usize = 32;
 
 /// State of one heap, as the allocator sees it.
@@ -144,7 +144,7 @@ unsafe impl GlobalAlloc for HeapAllocator {
                 }
             }
         }
-        // SAFETY: the caller's promises about `layout` are passed on.
+        // SAFETY: the caller's guarantees about `layout` are passed on.
         unsafe { System.alloc(layout) }
     }
 
@@ -165,7 +165,7 @@ unsafe impl GlobalAlloc for HeapAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if ENTERED.get() == SLOTS {
-            // SAFETY: the caller's promises about `layout` are passed on.
+            // SAFETY: the caller's guarantees about `layout` are passed on.
             return unsafe { System.alloc_zeroed(layout) };
         }
         // SAFETY: as above; what was allocated is `layout.size()` bytes long.
@@ -180,11 +180,11 @@ unsafe impl GlobalAlloc for HeapAllocator {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if ANY.load(Ordering::Relaxed) == 0 {
-            // SAFETY: without heaps everything came from the system allocator; the caller's promises are passed on.
+            // SAFETY: without heaps everything came from the system allocator; the caller's guarantees are passed on.
             return unsafe { System.realloc(pointer, layout, size) };
         }
-        // SAFETY: the caller promises that `size` rounded up to the alignment does not overflow, that `pointer` was allocated
-        // here with `layout`, and both blocks are at least as long as what is copied and do not overlap.
+        // SAFETY: the caller guarantees that `size` rounded up to the alignment does not overflow and that `pointer` was allocated here with
+        // `layout`. Both blocks are at least as long as what is copied, and they do not overlap.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -196,16 +196,16 @@ unsafe impl GlobalAlloc for HeapAllocator {
     }
 }
 
-/// Memory that allocations can be made in.
+/// A heap in memory of its own, in which allocations can be made.
 pub struct Heap<M: BackingMemory> {
     backing: Option<M>,
     slot: usize,
 }
 
-/// Why allocations cannot be made in memory of their own, or were not.
+/// Why allocations could not be made in a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
-    /// As many heaps exist already as can exist at a time.
+    /// The maximum number of heaps exists already.
     #[error(
         "{SLOTS} heaps exist already\n  hint: memory that outlived its heap is kept for good; this is a bug, please report it"
     )]
@@ -215,7 +215,7 @@ pub enum HeapError {
         "a task's memory does not lie on the chosen pages\n  hint: the program must declare isochrome_host::sys::heap::HeapAllocator as its global allocator"
     )]
     NoAllocator,
-    /// A task allocates more than its working set says.
+    /// A task allocates more than its declared working set.
     #[error(
         "a task needs {} bytes, {spilled} more than it says\n  hint: this is a bug in the kernel's working set, please report it with the command line", used + spilled
     )]
@@ -228,7 +228,7 @@ pub enum HeapError {
 }
 
 impl<M: BackingMemory> Heap<M> {
-    /// Makes a heap in the pages of `backing`. Panics when there are 2^24 of them or more.
+    /// Makes a heap in the pages of `backing`. Panics if `backing` has 2^24 pages or more.
     pub fn new(backing: M) -> Result<Heap<M>, HeapError> {
         let range = PageRange::new(backing.arena().expose(), backing.arena().page_count());
         let slot = HEAPS.iter().position(|slot| !slot.taken.swap(true, Ordering::AcqRel)).ok_or(HeapError::TooMany)?;
@@ -266,7 +266,7 @@ impl<M: BackingMemory> Heap<M> {
         HEAPS[self.slot].spilled.load(Ordering::Relaxed)
     }
 
-    /// Fails where nothing was allocated in the heap, or some of it did not fit.
+    /// Fails if nothing was allocated in the heap, or if some allocations did not fit.
     pub fn check(&self) -> Result<(), HeapError> {
         match (self.used(), self.spilled()) {
             (0, _) => Err(HeapError::NoAllocator),
@@ -284,7 +284,7 @@ impl<M: BackingMemory> Drop for Heap<M> {
             std::mem::forget(self.backing.take());
             return;
         }
-        // Before the memory is given back, which happens after this function.
+        // The range is cleared before the memory is given back, which happens after this function.
         slot.range.store(0, Ordering::Release);
         ANY.fetch_sub(1, Ordering::Relaxed);
         slot.taken.store(false, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Starting a program with settings of its own, and living beside it: signals, its end.
+//! Starts programs with settings of their own, receives the signals to pass on to them, and reports how they ended.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -58,14 +58,14 @@ pub struct Arrival {
     pub sent: bool,
 }
 
-/// The signals that this program passes on, and SIGCHLD, which do not act on the calling thread.
+/// The signals that this program passes on, and SIGCHLD. They are blocked, so they do not act on the calling thread.
 pub struct Signals {
     kept: libc::sigset_t,
     before: libc::sigset_t,
 }
 
 impl Signals {
-    /// Blocks these signals until the program ends. Call it while the program has one thread.
+    /// Blocks these signals until the program ends. Call this while the program has one thread.
     pub fn keep() -> io::Result<Signals> {
         // SAFETY: a sigset_t is made of integers; sigemptyset makes both defined.
         let (mut kept, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -103,10 +103,10 @@ impl Signals {
             });
         }
         if !launch.own_pid.is_empty() {
-            // The last to be prepared: it does not come back.
+            // This closure must be the last one, because it returns only if it fails.
             let mut image = Image::of(command, &launch.own_pid)?;
-            // SAFETY: between fork and exec the closure writes into memory that is there and makes system calls: it allocates nothing
-            // and takes no lock.
+            // SAFETY: between fork and exec the closure writes into existing memory and makes system calls: it allocates nothing and takes no
+            // lock.
             unsafe { command.pre_exec(move || Err(image.become_it())) };
         }
         command.spawn()
@@ -165,7 +165,7 @@ struct Image {
 
 // SAFETY: the pointers are to memory that the image owns and that stays where it is when the image moves.
 unsafe impl Send for Image {}
-// SAFETY: as above; a shared image offers nothing.
+// SAFETY: as above; a shared reference to an image gives no access to the pointers.
 unsafe impl Sync for Image {}
 
 impl Image {
@@ -266,14 +266,15 @@ impl End {
 
 /// Returns how child `pid` ended and its own CPU time, without that of its children; `None` if it has not ended.
 ///
-/// Kills what it left behind in a process group of its own. After this call its number may be that of another process.
+/// If the child has ended, kills all that is left in its process group, if it had one of its own. After that, `pid` may become the number of
+/// another process.
 pub fn ended(pid: i32) -> io::Result<Option<(End, Ns)>> {
     let child = Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let seen = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     if waitid(WaitId::Pid(child), seen)?.is_none() {
         return Ok(None);
     }
-    // Until its end is taken its number is its own, and its clock is there. Without a group of its own nothing is killed.
+    // Until the child is reaped, its number is not reused and its clock exists. If it had no process group of its own, nothing is killed.
     let _ = send(-pid, libc::SIGKILL);
     let cpu = process_cpu(pid)?;
     let mut status = 0;
@@ -284,12 +285,12 @@ pub fn ended(pid: i32) -> io::Result<Option<(End, Ns)>> {
     }
 }
 
-/// Reaps every child that has ended, and returns the end of `pid` if it is among them.
+/// Reaps child `pid` if it has ended, and returns its end. Otherwise reaps the other children that have ended.
 ///
-/// A child that this process traces may have reported a stop: that is left for its tracer, and must not be taken for an end.
+/// A child that this process traces may have reported a stop. Such a report is left for the tracer, and must not be taken for an end.
 pub fn ends(pid: i32) -> Option<End> {
     let end = end_of(libc::P_PID, pid as libc::id_t).map(|(_, end)| end);
-    // Orphans that were adopted. Behind one that has stopped the others wait for the next call.
+    // Other children are orphans that were adopted. If one of them has stopped, those after it wait for the next call.
     let mut others = std::iter::from_fn(|| end_of(libc::P_ALL, 0));
     end.or_else(|| others.find(|(child, _)| *child == pid).map(|(_, end)| end))
 }

@@ -60,7 +60,7 @@ pub fn at(maps: &File, address: u64) -> io::Result<Option<Found>> {
         build_id: 0,
     };
     // SAFETY: the kernel reads and writes one `struct procmap_query` at the address of a live, exclusively borrowed structure of that
-    // layout, which is made of integers; it is asked for no name and no build number, so it writes nowhere else.
+    // layout, which is made of integers; the query requests no name and no build number, so it writes nowhere else.
     if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) } < 0 {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };

@@ -41,17 +41,16 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Maps the first `pages` pages of `file`, which must be at least as long, shared and not inherited by children: other processes that
-    /// map it see the same frames. The arena begins at a multiple of `huge_bytes`, a power of two and no smaller than a page, so that pages
-    /// can be [gathered](Self::gather).
+    /// Maps the first `pages` pages of `file`, shared and not inherited by children. Other processes that map the file see the same frames. The
+    /// arena begins at a multiple of `huge_bytes`, a power of two and no smaller than a page, so that pages can be [gathered](Self::gather).
     ///
-    /// Nobody may write to the file or shorten it meanwhile.
+    /// The file must have at least `pages` pages. Nobody may write to it or shorten it while the arena exists.
     pub fn map_file(file: BorrowedFd, pages: usize, huge_bytes: usize) -> io::Result<Arena> {
         Arena::map_file_as(file, pages, libc::MAP_SHARED, huge_bytes)
     }
 
-    /// Collapses the first `pages` pages into huge pages of `huge_bytes`, one after the other as far as the kernel can (Linux 6.1,
-    /// MADV_COLLAPSE), and returns how many pages these are. Contents stay.
+    /// Collapses the first `pages` pages into huge pages of `huge_bytes`, one after the other, until the kernel refuses one (Linux 6.1,
+    /// MADV_COLLAPSE). Returns the number of pages that were collapsed. Their contents do not change.
     pub fn gather(&self, pages: usize, huge_bytes: usize) -> usize {
         let step = huge_bytes / self.page_bytes;
         let make_huge = |first: &usize| {
@@ -68,20 +67,20 @@ impl Arena {
         (0..whole).map(|huge| huge * step).take_while(make_huge).count() * step
     }
 
-    /// Maps the first `pages` pages of `file`, which must be at least as long, for reading: other processes that map it see the same
-    /// frames. Writing to a page makes a copy in another frame.
+    /// Maps the first `pages` pages of `file` for reading. Other processes that map the file see the same frames. Writing to a page makes a copy
+    /// in another frame.
     ///
-    /// Nobody may shorten the file meanwhile.
+    /// The file must have at least `pages` pages, and nobody may shorten it while the arena exists.
     pub fn map_file_private(file: BorrowedFd, pages: usize) -> io::Result<Arena> {
         Arena::map_file_as(file, pages, libc::MAP_PRIVATE, page_bytes())
     }
 
-    /// Makes the TLB forget where the pages are. Contents stay.
+    /// Removes the pages from the TLB. Their contents do not change.
     pub fn forget_translations(&self) {
         let all = libc::PROT_READ | libc::PROT_WRITE;
         for protection in [libc::PROT_READ, all] {
-            // SAFETY: the whole arena is protected; nobody writes to it meanwhile, for that would be by a reference that outlives this call's
-            // `&self` only as a volatile access of this thread. A failure leaves the former protection.
+            // SAFETY: the range is this arena's own mapping, whole, and its contents stay. A thread that wrote to it in between would be
+            // ended by a signal. If the call fails, the former protection stays.
             unsafe { libc::mprotect(self.base.as_ptr().cast(), self.bytes, protection) };
         }
     }
@@ -89,7 +88,7 @@ impl Arena {
     fn map_file_as(file: BorrowedFd, pages: usize, sharing: libc::c_int, align: usize) -> io::Result<Arena> {
         let arena = Arena::reserve(pages, align)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, sharing | libc::MAP_FIXED);
-        // SAFETY: it takes the place of the arena's own mapping, whole, to which nothing refers yet.
+        // SAFETY: the new mapping replaces the arena's own mapping as a whole, to which nothing refers yet.
         let base =
             unsafe { libc::mmap(arena.base.as_ptr().cast(), arena.bytes, protection, flags, file.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
@@ -171,7 +170,7 @@ impl Arena {
 
     /// Returns the frame of `page` to the system; the page reads as zeros afterwards.
     pub fn release(&self, page: u32) {
-        // SAFETY: the page belongs to this arena, and the chain or zeros it held are used by nobody.
+        // SAFETY: the page belongs to this arena, and the chain or zeros it held are not used any more.
         unsafe { libc::madvise(self.page_ptr(page).cast(), self.page_bytes, libc::MADV_DONTNEED) };
     }
 

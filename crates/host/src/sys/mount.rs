@@ -1,4 +1,4 @@
-//! A file system of the kernel, mounted where nobody else sees it.
+//! Mounts a file system of the kernel where no other process sees it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

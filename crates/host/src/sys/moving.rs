@@ -51,7 +51,7 @@ struct Move {
     moved: i64,
 }
 
-/// Attempts at moving a page that the kernel keeps busy.
+/// Maximum number of attempts at moving a page that the kernel keeps busy.
 const TRIES: u32 = 1000;
 
 impl Mover {
@@ -66,7 +66,7 @@ impl Mover {
     /// Moves page `from_pages[k]` of `from` to page `to_pages[k]` of `to`, for every k.
     ///
     /// The pages moved from are empty afterwards and read as zeros. After an error some of the first pages may have moved, and the error
-    /// says how many; the others are unchanged.
+    /// reports how many; the others are unchanged.
     ///
     /// Panics if the arenas are the same, the lists differ in length, or a page lies outside its arena.
     pub fn move_pages(&self, from: &Arena, from_pages: &[u32], to: &Arena, to_pages: &[u32]) -> Result<(), MoveError> {
@@ -148,7 +148,7 @@ fn move_run(
     while len > 0 {
         let mut request = Move { dst, src, len, mode: 0, moved: 0 };
         let result = ioctl(fd, UFFDIO_MOVE, &mut request);
-        // A short move reports how far it came; the rest is asked for again.
+        // A short move reports how far it came; the rest is requested again.
         let moved = request.moved.max(0) as u64;
         (src, dst, len) = (src + moved, dst + moved, len - moved);
         *moved_pages += moved as usize / page_bytes();
@@ -163,7 +163,7 @@ fn move_run(
             }
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) && tries < TRIES => {
                 tries += 1;
-                // Something is at the destination already: a page of zeros that a stray touch brought in.
+                // There is a page at the destination already: a page of zeros that an accidental access created.
                 // SAFETY: `dst` is a page of the run, of which `len > 0` bytes are left and which was checked to lie inside
                 // `to`; its old contents are what the move replaces.
                 unsafe { libc::madvise(dst as *mut libc::c_void, page_bytes(), libc::MADV_DONTNEED) };
@@ -232,7 +232,7 @@ mod tests {
         if frames.iter().all(Option::is_some) {
             assert_eq!(moved, [frames[7], frames[1], frames[2], frames[5]]);
         }
-        // And back again, to where they came from.
+        // The pages are moved back to where they came from.
         mover.move_pages(&to, &[0, 1, 2, 3], &from, &[7, 1, 2, 5]).unwrap();
         assert_eq!(last_bytes(&mut from), [1, 2, 3, 4, 5, 6, 7, 8]);
     }

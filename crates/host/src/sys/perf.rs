@@ -1,8 +1,9 @@
-//! Groups of performance counters: of a thread, read with one system call; of a CPU, read by the kernel where something happens.
+//! Groups of performance counters. A [`Group`] counts for one thread or one CPU, and is read with one system call. A [`Ring`] belongs to a CPU,
+//! and the kernel writes counts or thread switches to it.
 //!
-//! `perf-event2` opens the counters and maps the rings. Its group read allocates on every call, which a measured loop must not do, so the group is
-//! read here, in the format of perf_event_open(2): number of events, time enabled, time running, then one value per event in
-//! the order in which they were opened.
+//! `perf-event2` opens the counters and maps the rings. Its group read allocates on every call, which a measured loop must not do. So the group
+//! is read here, in the format of perf_event_open(2): number of events, time enabled, time running, then one value per event in the order in
+//! which they were opened.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,19 +13,19 @@ use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, So
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
 use serde::Serialize;
 
-/// Code by which the kernel is asked for an event.
+/// Event to count, in the terms of perf_event_open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The kernel's own `instructions`.
+    /// The kernel's generic event `instructions`.
     Instructions,
-    /// The kernel's own `cycles`.
+    /// The kernel's generic event `cycles`.
     Cycles,
-    /// The kernel's own `page-faults`, which needs no hardware.
+    /// The kernel's generic event `page-faults`, which needs no hardware.
     PageFaults,
-    /// The kernel's own `L1-dcache-load-misses`, which stands for some event of the processor.
+    /// The kernel's generic event `L1-dcache-load-misses`, which the kernel maps to an event of the processor.
     L1DataReadMisses,
-    /// The kernel's own `L1-icache-load-misses`, which stands for some event of the processor.
+    /// The kernel's generic event `L1-icache-load-misses`, which the kernel maps to an event of the processor.
     L1CodeReadMisses,
     /// Number of the event as the processor's manual gives it, `umask << 8 | event` on x86.
     Raw(u64),
@@ -37,13 +38,14 @@ impl Code {
     }
 }
 
-/// Largest group of counters, which is more than any processor offers to one thread.
+/// Largest number of counters in a group, which is more than any processor offers to one thread.
 pub const GROUP_LIMIT: usize = 16;
 
 /// Number of values in front of the counts: number of events, time enabled, time running.
 const HEADER: usize = 3;
 
-/// The request that makes a counter write to another's ring. [Linux, include/uapi/linux/perf_event.h, PERF_EVENT_IOC_SET_OUTPUT]
+/// Request that makes a counter write its records to the ring of another counter. [Linux, include/uapi/linux/perf_event.h,
+/// PERF_EVENT_IOC_SET_OUTPUT]
 const SET_OUTPUT: libc::Ioctl = libc::_IO(b'$' as u32, 5);
 
 /// Counters that are on the hardware together or not at all.
@@ -61,7 +63,7 @@ pub struct GroupReading {
     pub enabled_ns: u64,
     /// Time for which the group was on the hardware, in ns.
     pub running_ns: u64,
-    /// Counts in the order of the events; the others are 0.
+    /// Counts in the order of the events; the rest of the array is 0.
     pub counts: [u64; GROUP_LIMIT],
 }
 
@@ -79,7 +81,7 @@ impl Group {
         })
     }
 
-    /// Opens counters for `codes` and starts them, as [`open`](Self::open) does, but for whatever thread runs on `cpu`.
+    /// Opens counters for `codes` and starts them, as [`open`](Self::open) does, but for all threads that run on `cpu`.
     pub fn open_on(cpu: u32, codes: &[Code]) -> Result<Group, (usize, io::Error)> {
         Group::of(codes, |counter| {
             counter.any_pid().one_cpu(cpu as usize);
@@ -137,7 +139,8 @@ impl Group {
 /// Records of one CPU that the kernel writes to a ring buffer: either samples of the counters, taken at every hit of a tracepoint, or the
 /// times when threads get and leave the CPU.
 ///
-/// The tracepoint leads the group. Were it on its own, its records could not carry the counts of others. [perf_event_open(2), PERF_SAMPLE_READ]
+/// The tracepoint leads the group, because the records of an event carry only the counts of its own group. [perf_event_open(2),
+/// PERF_SAMPLE_READ]
 pub struct Ring {
     sampler: Sampler,
     /// Counters of the other events, kept open: closing a member would take it out of the group, or end its records.
@@ -147,10 +150,11 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Opens counters for `codes`, in user mode, of whatever thread runs on `cpu`. The kernel writes them to a ring of `bytes` bytes at
-    /// every hit of tracepoint number `tracepoint` on that CPU, along with the starts and ends of threads.
+    /// Opens counters for `codes`, in user mode, of all threads that run on `cpu`. The kernel writes them to a ring of `bytes` bytes at every
+    /// hit of tracepoint number `tracepoint` on that CPU, along with the starts and ends of threads.
     ///
-    /// A group with counters is *pinned*: it is always on the hardware or fails, because hits are not recorded while other groups are.
+    /// A group with counters is *pinned*: it is always on the hardware or fails, because hits are not recorded while other groups are on the
+    /// hardware.
     ///
     /// The error names the position of the event that could not be opened, if it is one of `codes`.
     ///
@@ -158,7 +162,7 @@ impl Ring {
     pub fn open(cpu: u32, tracepoint: u64, codes: &[Code], bytes: usize) -> Result<Ring, (Option<usize>, io::Error)> {
         assert!(codes.len() <= GROUP_LIMIT, "a group holds up to {GROUP_LIMIT} events");
         let mut leader = Builder::new(Tracepoint::with_id(tracepoint));
-        // A tracepoint of the kernel is passed in the kernel. The header of every record is of 8 bytes, and no wake-up is asked for.
+        // The kernel hits its tracepoints in kernel mode, which must therefore not be excluded. No wake-up is requested.
         leader.any_pid().one_cpu(cpu as usize).include_kernel().task(true).sample_id_all(true).sample_period(1);
         leader.sample(SampleFlag::TIME | SampleFlag::READ | SampleFlag::RAW).clockid(Clock::MONOTONIC);
         leader.pinned(!codes.is_empty());
@@ -167,8 +171,8 @@ impl Ring {
         let mut members = Vec::with_capacity(codes.len());
         for (position, code) in codes.iter().enumerate() {
             let mut member = builder(*code);
-            // All of a group have one clock. [Linux, kernel/events/core.c, perf_event_open] Members wait for their leader; enabled after it,
-            // those of a pinned group stay at 0 (Linux 6.18).
+            // All events of a group use the same clock. [Linux, kernel/events/core.c, perf_event_open] Members are enabled here and start with
+            // their leader: members of a pinned group that are enabled after the leader stay at 0 (Linux 6.18).
             member.any_pid().one_cpu(cpu as usize).clockid(Clock::MONOTONIC).enabled(true);
             members.push(member.build_with_group(&mut leader).map_err(|error| (Some(position), error))?);
         }
@@ -177,15 +181,16 @@ impl Ring {
         Ok(Ring { sampler, members, cpu, pinned: !codes.is_empty() })
     }
 
-    /// Opens a ring of `bytes` bytes for records of the calling thread and all that it starts from now on: when they get and leave `cpu`,
-    /// start, end and change their names. Needs no privilege at kernel.perf_event_paranoid = 2. [perf_event_open(2), PERF_RECORD_SWITCH]
+    /// Opens a ring of `bytes` bytes for records of the calling thread and of all threads that it starts from now on: the times when they get
+    /// and leave `cpu`, start, end and change their names. Needs no privilege at kernel.perf_event_paranoid = 2. [perf_event_open(2),
+    /// PERF_RECORD_SWITCH]
     pub fn open_own(cpu: u32, bytes: usize) -> io::Result<Ring> {
         let mut sampler = thread_switches(cpu).build()?.sampled(bytes)?;
         sampler.enable()?;
         Ok(Ring { sampler, members: Vec::new(), cpu, pinned: false })
     }
 
-    /// Adds the same records of another `thread` to this ring, which [`open_own`](Self::open_own) has made.
+    /// Adds the same records of another `thread` to this ring. The ring must come from [`open_own`](Self::open_own).
     pub fn attach(&mut self, thread: i32) -> io::Result<()> {
         let mut counter = thread_switches(self.cpu).observe_pid(thread).build()?;
         // SAFETY: both descriptors are open, and this call takes no pointer.
@@ -203,21 +208,22 @@ impl Ring {
         if on { self.sampler.enable() } else { self.sampler.disable() }
     }
 
-    /// Passes kind, flags and contents behind the header of every record since the last call to `each`, oldest first. Makes no system call.
+    /// Calls `each` with every record since the last drain, oldest first: its kind, its flags and the bytes after its header. Makes no system
+    /// call.
     pub fn drain(&mut self, mut each: impl FnMut(u32, u16, &[u8])) {
         while let Some(record) = self.sampler.next_record() {
             each(record.ty(), record.misc(), &record.to_contiguous());
         }
     }
 
-    /// Whether the group is on the hardware: the kernel takes a pinned group off for good if others get the counters first.
+    /// Whether the group is on the hardware. The kernel takes a pinned group off the hardware for good if other groups get the counters first.
     pub fn counts(&mut self) -> bool {
-        // Such a group reads as end of file.
+        // A group that was taken off reads as end of file.
         !self.pinned || self.sampler.read_group().is_ok()
     }
 }
 
-/// Returns the builder of an event that records when the calling thread and those that it starts get and leave `cpu`.
+/// Returns the builder of an event that records when the calling thread and the threads that it starts get and leave `cpu`.
 fn thread_switches(cpu: u32) -> Builder<'static> {
     let mut builder = Builder::new(Software::DUMMY);
     builder.observe_self().one_cpu(cpu as usize).inherit(true).exclude_kernel(true).exclude_hv(true);
@@ -226,8 +232,8 @@ fn thread_switches(cpu: u32) -> Builder<'static> {
     builder
 }
 
-/// Returns the format of the readings that [`Group::read`] and the records of [`Ring`] have. It is set directly, because
-/// `Builder::read_format` adds an identification to every value.
+/// Returns the format in which [`Group::read`] and the records of [`Ring`] give counts. It is set directly, because `Builder::read_format` adds
+/// an identification to every value.
 fn read_format() -> u64 {
     (ReadFormat::GROUP | ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING).bits()
 }

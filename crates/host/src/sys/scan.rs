@@ -1,4 +1,4 @@
-//! Finds which pages of a process are resident, reported by the kernel in runs (Linux 6.7).
+//! Finds the resident pages of a process, which the kernel reports in runs (`PAGEMAP_SCAN`, Linux 6.7).
 
 use std::fs::File;
 use std::io;
@@ -45,8 +45,10 @@ const ZERO: u64 = 1 << 5;
 /// Largest number of runs that one call reports.
 const RUNS: usize = 1024;
 
-/// Returns the runs of pages among `pages` (virtual page numbers) that have a frame of their own, and the page where the search ended: the
-/// end of `pages`, or earlier if there are too many runs for one call. `pagemap`: the file of that name of the process.
+/// Returns the runs of pages among `pages` (virtual page numbers) that have a frame of their own, and the page where the search ended: the end
+/// of `pages`, or earlier if there are too many runs for one call. `pagemap`: /proc/PID/pagemap of the process.
+///
+/// Fails with `Unsupported` if the kernel reports an end that is no progress.
 pub fn present(pagemap: &File, pages: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
     let page = page_bytes() as u64;
     let mut runs = [Run::default(); RUNS];
@@ -71,7 +73,7 @@ pub fn present(pagemap: &File, pages: Range<u64>) -> io::Result<(Vec<Range<u64>>
         return Err(io::Error::last_os_error());
     }
     let runs: Vec<Range<u64>> = runs[..found as usize].iter().map(|run| run.start / page..run.end / page).collect();
-    // Linux 6.18 may give an end before that of the last run when these are as many as were asked for.
+    // When Linux 6.18 returns the largest number of runs, it may report an end that lies before the end of the last run.
     let end = (request.walk_end / page).max(runs.last().map_or(0, |run| run.end));
     if end <= pages.start {
         return Err(io::ErrorKind::Unsupported.into());
@@ -96,7 +98,7 @@ mod tests {
         for page in (0..4 * RUNS).step_by(2) {
             arena.bytes_mut()[page * page_bytes()] = 1;
         }
-        // Only read.
+        // This page is read and never written.
         assert_eq!(arena.bytes_mut()[page_bytes()], 0);
         let first = (arena.address() / page_bytes()) as u64;
         let pages = first..first + 4 * RUNS as u64;

@@ -1,4 +1,4 @@
-//! Scheduling policy of threads, by the system calls themselves: musl's `sched_setscheduler` does nothing but fail.
+//! Scheduling policies of threads, read and set by direct system calls, because musl's `sched_setscheduler` always fails.
 
 use std::io;
 
@@ -47,8 +47,8 @@ impl Scheduling {
     /// Returns the scheduling of the calling thread.
     pub fn current() -> io::Result<Scheduling> {
         let mut attributes = Scheduling::fifo(1).0;
-        // SAFETY: the kernel writes at most `ATTRIBUTE_BYTES` bytes to the address given, which is a live, exclusively borrowed
-        // structure of exactly that size whose fields are integers, so any bytes are valid. Thread 0 is the calling one.
+        // SAFETY: the kernel writes at most `ATTRIBUTE_BYTES` bytes to the address given, which is a live, exclusively borrowed structure of
+        // exactly that size whose fields are integers, so any bytes are valid. Thread 0 is the calling thread.
         let result = unsafe {
             libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, ATTRIBUTE_BYTES, 0 as libc::c_uint)
         };
@@ -61,7 +61,7 @@ impl Scheduling {
         fifo.then(|| u8::try_from(self.0.sched_priority).ok())?
     }
 
-    /// Whether the policy is one of those without real-time guarantees.
+    /// Whether the policy is SCHED_OTHER, SCHED_BATCH or SCHED_IDLE, which give no real-time guarantees.
     pub fn is_ordinary(&self) -> bool {
         let policy = self.0.sched_policy as libc::c_int;
         matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE)
@@ -87,11 +87,11 @@ impl Scheduling {
         self.apply_to(0)
     }
 
-    /// Sets this scheduling for `thread`, which may be another program's; 0 is the calling thread.
+    /// Sets this scheduling for `thread`, which may belong to another program; 0 is the calling thread.
     pub fn apply_to(&self, thread: i32) -> io::Result<()> {
         let mut attributes = libc::sched_attr { size: ATTRIBUTE_BYTES, ..self.0 };
-        // SAFETY: the kernel reads `size` bytes from the address given, which is a live, exclusively borrowed structure of exactly
-        // that size; where it rejects the size it writes the one it knows into the first field, which is part of the structure.
+        // SAFETY: the kernel reads `size` bytes from the address given, which is a live, exclusively borrowed structure of exactly that size; if
+        // the kernel rejects the size, it writes the size that it knows into the first field, which is part of the structure.
         let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw mut attributes, 0 as libc::c_uint) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }

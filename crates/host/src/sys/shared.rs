@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Words in a memory file that has no name and no place on disk. The mapping is removed on drop.
+/// Words of 64 bits in a memfd, a file that exists in memory only. The mapping is removed on drop.
 pub struct SharedWords {
     base: NonNull<AtomicU64>,
     count: usize,
@@ -18,13 +18,14 @@ unsafe impl Send for SharedWords {}
 // SAFETY: as above: all access through a shared borrow is atomic.
 unsafe impl Sync for SharedWords {}
 
-/// Seals that keep the file from becoming shorter than its mappings: touching the lost part of a mapping would end a program.
+/// Seals that keep the file from becoming shorter than its mappings. Otherwise a program that touches a page past the end of the file would be
+/// killed.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl SharedWords {
     /// Creates `count` words of 0, and returns them with a descriptor that programs started from now on inherit.
     pub fn create(name: &str, count: usize) -> io::Result<(SharedWords, OwnedFd)> {
-        // Not closed on exec: to be inherited is what it is for.
+        // The descriptor is not closed on exec, because other programs inherit it.
         let file = memfd_create(name, MemfdFlags::ALLOW_SEALING)?;
         let bytes = count.checked_mul(size_of::<u64>()).ok_or(io::ErrorKind::InvalidInput)?;
         ftruncate(file.as_fd(), bytes as u64)?;
@@ -48,8 +49,8 @@ impl SharedWords {
         if !seals.contains(SealFlags::SHRINK) || bytes == 0 || !bytes.is_multiple_of(size_of::<u64>()) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs no other memory. Of a file that cannot become shorter
-        // every page stays there.
+        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs no other memory. The seal keeps the file from becoming shorter,
+        // so every page of the mapping stays valid.
         let base = unsafe {
             libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, descriptor, 0)
         };
@@ -62,8 +63,8 @@ impl SharedWords {
 
     /// Returns the shared words.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is readable, writable and as long as that, begins at a page, and lives as long as this value. Other
-        // processes may write to it at any time, which atomic words allow.
+        // SAFETY: the mapping is readable and writable, holds `count` words, begins at a page, and lives as long as this value. Other processes
+        // may write to it at any time, which atomic words allow.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }

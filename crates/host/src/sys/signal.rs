@@ -1,20 +1,20 @@
-//! A signal that threads of this process send each other, and take only by waiting for it.
+//! A signal that threads of this process send each other, and receive only by waiting for it.
 
 use std::io;
 
 use rustix::thread::Pid;
 
-/// The signal that is sent, which nothing else here uses.
+/// Signal that is sent. Nothing else in this program uses SIGUSR2.
 const SIGNAL: libc::c_int = libc::SIGUSR2;
 
-/// The signal, which does not act on the thread that made this, nor on threads that it starts afterwards.
+/// Guard that blocks the signal for the thread that created the guard, and for threads that this thread starts afterwards.
 pub struct ThreadSignal {
     set: libc::sigset_t,
     before: libc::sigset_t,
 }
 
 impl ThreadSignal {
-    /// Keeps the signal from acting. Drop it on the same thread; that restores the former state.
+    /// Blocks the signal for the calling thread. Drop the guard on the same thread, which restores the former signal mask.
     pub fn keep() -> io::Result<ThreadSignal> {
         // SAFETY: a sigset_t is made of integers, so zeros are valid.
         let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -53,7 +53,7 @@ impl ThreadSignal {
         }
     }
 
-    /// Discards signals that were sent to the calling thread and that nobody waited for.
+    /// Discards the signal if it is pending for the calling thread.
     pub fn forget(&self) {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: set and time are read; nothing is written, as no place for details is given.
@@ -63,9 +63,9 @@ impl ThreadSignal {
 
 impl Drop for ThreadSignal {
     fn drop(&mut self) {
-        // It would act as soon as it is not blocked any more.
+        // A pending signal would act as soon as it is unblocked.
         self.forget();
-        // SAFETY: the set is read, and was written by the call that replaced it.
+        // SAFETY: the set is read; the call in `keep` has written it.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
 }
@@ -82,7 +82,7 @@ mod tests {
             scope.spawn(|| signal.send(here).unwrap());
             signal.wait().unwrap();
         });
-        // One that nobody waits for would end the process when the guard goes.
+        // A pending signal would end the process when it is unblocked, unless the guard discards it.
         signal.send(here).unwrap();
         drop(signal);
     }

@@ -1,8 +1,8 @@
-//! A TAP device in a network namespace of its own: frames written to it are received by the kernel's stack there, and what that stack sends
-//! is read from it.
+//! A TAP device in a network namespace of its own. The kernel's stack in that namespace receives the frames that are written to the device, and
+//! frames that the stack sends are read from the device.
 //!
-//! The namespace has no name. The device and the socket in it hold it; it goes, and the device with it, when both are closed, however the
-//! process ends.
+//! The namespace has no name, and exists only as long as the device or the socket in it is open. When both are closed, the kernel removes the
+//! namespace and the device, however the process ends.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,9 +17,9 @@ use super::mount::Mount;
 
 /// Name of the device inside the namespace, where the only other device is the loopback.
 const DEVICE: &[u8] = b"tap0";
-/// Flags of a neighbor whose address is known and is not forgotten. [linux/if_arp.h]
+/// Flags of a neighbor entry that is complete and permanent. [linux/if_arp.h]
 const NEIGHBOR: i32 = 0x02 | 0x04;
-/// Time that a socket waits for a packet.
+/// Longest time that the socket waits for a packet.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Addresses of the two ends of the wire, and the largest packet.
@@ -39,9 +39,10 @@ pub struct TapRequest {
 
 /// A TAP device, and the kernel's end of the wire.
 pub struct Tap {
-    /// Reads return frames that the kernel has sent, or would block; writes are frames that the kernel receives.
+    /// File of the device. A read returns one frame that the kernel has sent, or fails with `WouldBlock` if there is none. A write passes one
+    /// frame to the kernel.
     pub card: File,
-    /// Socket of the kernel's UDP at the far end.
+    /// UDP socket of the kernel's stack at the far end.
     pub socket: UdpSocket,
 }
 
@@ -61,14 +62,14 @@ fn failed(action: &'static str) -> impl Fn(io::Error) -> Failure {
 fn device() -> libc::ifreq {
     // SAFETY: an ifreq is made of integers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The rest stays zero, and ends the name.
+    // The bytes after the name stay zero, which terminates the name.
     request.ifr_name.iter_mut().zip(DEVICE).for_each(|(to, from)| *to = *from as _);
     request
 }
 
 fn internet(address: Ipv4Addr) -> libc::sockaddr {
     let mut data = [0; 14];
-    // Behind the port.
+    // The address follows the port.
     data[2..6].copy_from_slice(&address.octets().map(|byte| byte as _));
     libc::sockaddr { sa_family: libc::AF_INET as _, sa_data: data }
 }
@@ -91,7 +92,7 @@ fn control(file: RawFd, code: libc::c_ulong, request: &mut libc::ifreq) -> io::R
 fn without_ipv6() -> io::Result<()> {
     const SETTING: &str = "sys/net/ipv6/conf/default/disable_ipv6";
     let written = match fs::write(Path::new("/proc").join(SETTING), "1") {
-        // As containers have it. What is mounted anew may be written to.
+        // Containers mount /proc/sys read-only. A new mount of /proc is writable.
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             let proc = Mount::new("proc")?;
             fs::write(proc.path().join(SETTING), "1")
@@ -111,16 +112,16 @@ impl Tap {
         thread.map_err(failed("starting a thread"))?.join().expect("making a TAP device does not panic")
     }
 
-    /// Makes a network namespace with a tap device, and moves the calling thread into it.
+    /// Makes a network namespace with a TAP device, and moves the calling thread into it.
     ///
     /// Needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
     pub fn open_here(request: TapRequest) -> Result<Tap, Failure> {
         let TapRequest { near, near_hardware, far, port, mtu } = request;
-        // SAFETY: it takes a number, touches no memory, and changes what the calling thread alone sees of the network.
+        // SAFETY: unshare takes a number, touches no memory, and changes the network namespace of the calling thread only.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             return Err(failed("making a network namespace")(io::Error::last_os_error()));
         }
-        // IPv6 would send frames of its own accord.
+        // With IPv6, the kernel would send frames that no program requested.
         without_ipv6().map_err(failed("turning IPv6 off there"))?;
         let card = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
         let card = card.map_err(failed("opening /dev/net/tun"))?;
@@ -139,7 +140,7 @@ impl Tap {
         let mask = internet(Ipv4Addr::new(255, 255, 255, 0));
         set("setting its network", libc::SIOCSIFNETMASK as _, &|it| it.ifr_ifru.ifru_netmask = mask)?;
         set("bringing it up", libc::SIOCSIFFLAGS as _, &|it| it.ifr_ifru.ifru_flags = libc::IFF_UP as _)?;
-        // A neighbor that is known for good is not asked for again in the middle of a measurement.
+        // A permanent neighbor entry prevents ARP requests in the middle of a measurement.
         // SAFETY: an arpreq is made of integers.
         let mut neighbor: libc::arpreq = unsafe { std::mem::zeroed() };
         (neighbor.arp_pa, neighbor.arp_ha, neighbor.arp_flags) = (internet(near), hardware(near_hardware), NEIGHBOR);

@@ -1,8 +1,8 @@
 //! Stopping threads of another process, reading and setting their registers, and making them issue system calls.
 //!
-//! Threads are seized, which neither they nor their parent notice, and interrupted. A thread that waits in a system call then shows
-//! an error number that no program ever sees: the kernel restarts the call as the thread goes on, provided that its registers
-//! are then what they were and that it goes on from this very stop. [Linux, kernel/ptrace.c; arch/x86/kernel/signal.c]
+//! Threads are seized and interrupted, which neither they nor their parent notice. If a thread was stopped in a system call, its registers then
+//! hold an error number that no program ever sees. The kernel restarts the call when the thread continues, provided that the thread has the same
+//! registers as at the stop and continues from this same stop. [Linux, kernel/ptrace.c; arch/x86/kernel/signal.c]
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::interrupt::interrupted;
 /// A thread, by the number that the kernel gives it.
 pub type ThreadId = i32;
 
-/// Longest time for a system call that another program is made to issue, which may have to unmap or to lock much memory.
+/// Longest time for a system call that another program is made to issue. The call may have to unmap or lock much memory.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 
-/// Longest time for a thread to stop once this program was asked to end.
+/// Longest time for a system call of another program once this program was asked to end.
 const LAST_LIMIT: Duration = Duration::from_millis(1200);
 
-/// Points in time until which a thread may take to stop.
+/// Times by which a thread must have stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct StopLimit {
     /// Limit for a thread that waits for something, such as a device or a child after vfork.
@@ -39,9 +39,9 @@ pub enum Report {
     Stopped,
     /// The thread stopped at the beginning or the end of a system call.
     SystemCall,
-    /// The thread stopped as it made this new thread.
+    /// The thread stopped after it created this new thread.
     Cloned(ThreadId),
-    /// The thread stopped before it is given this signal.
+    /// The thread stopped before this signal is delivered to it.
     Signal(i32),
     /// The thread has ended.
     Gone,
@@ -119,7 +119,7 @@ impl Registers {
         self
     }
 
-    /// Returns these registers with the stack ending at `stack`.
+    /// Returns these registers with the stack pointer at `stack`.
     pub fn with_stack(mut self, stack: u64) -> Registers {
         self.0[register::STACK] = stack;
         self
@@ -133,10 +133,11 @@ impl Registers {
         self
     }
 
-    /// Returns the registers that make a call again that ended with EINTR although no signal caused it, for calls that the kernel does not
-    /// restart itself (signal(7), "Interruption of system calls by stop signals"). `None` for anything else.
+    /// Returns the registers with which the thread repeats a system call that ended with EINTR although no signal caused this; `None` for
+    /// anything else. Only calls that the kernel does not restart itself are repeated (signal(7), "Interruption of system calls by stop
+    /// signals").
     ///
-    /// The time limit of such a call begins anew.
+    /// The time limit of the repeated call begins anew.
     #[cfg(target_arch = "x86_64")]
     pub fn repeated(&self) -> Option<Registers> {
         let call = self.0[register::CALL];
@@ -153,8 +154,8 @@ impl Registers {
         again
     }
 
-    /// Returns the registers that make a call again that the kernel would continue by `restart_syscall`; its time limit begins anew.
-    /// `None` for anything else.
+    /// Returns the registers with which the thread repeats a system call that the kernel would continue by `restart_syscall`; `None` for
+    /// anything else. The time limit of the repeated call begins anew.
     #[cfg(target_arch = "x86_64")]
     pub fn begun_again(&self) -> Option<Registers> {
         /// `ERESTART_RESTARTBLOCK`. [Linux, include/linux/errno.h]
@@ -180,7 +181,7 @@ impl Registers {
         self.0[register::CALL] as i64 >= 0
     }
 
-    /// Returns `false`: the registers do not show it on this architecture.
+    /// Returns `false`: on this architecture the registers do not show whether the thread is in a system call.
     #[cfg(target_arch = "aarch64")]
     pub fn in_call(&self) -> bool {
         false
@@ -233,8 +234,8 @@ pub fn breaks_off(_call: libc::c_long) -> bool {
 }
 
 fn ptrace(request: libc::c_uint, thread: ThreadId, address: usize, data: usize) -> io::Result<libc::c_long> {
-    // SAFETY: every caller below passes, for `request`, numbers or the address of a live structure of the size that ptrace(2)
-    // defines for it; what happens to the traced thread is no business of this process's memory.
+    // SAFETY: every caller below passes, for `request`, numbers or the address of a live structure of the size that ptrace(2) defines for it;
+    // the requests change the traced thread, not the memory of this process.
     match unsafe { libc::ptrace(request as _, thread, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         value => Ok(value),
@@ -255,7 +256,7 @@ pub fn seize_alone(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_SEIZE as _, thread, 0, 0).map(drop)
 }
 
-/// Has the threads traced that the stopped `thread` makes from now on.
+/// Makes the kernel also trace the threads that the stopped `thread` creates from now on.
 pub fn trace_clones(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_SETOPTIONS as _, thread, 0, OPTIONS as usize).map(drop)
 }
@@ -280,12 +281,12 @@ pub fn detach(thread: ThreadId, signal: i32) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH as _, thread, 0, signal as usize).map(drop)
 }
 
-/// Time within which a thread usually reports after it was asked to do something.
+/// Time within which a thread usually reports after a request.
 const SOON: Duration = Duration::from_micros(100);
 
-/// Waits until `thread` reports something.
+/// Waits until `thread` reports an event, and returns the event.
 ///
-/// Fails with `TimedOut` if it does not do so within `limit`.
+/// Fails with `TimedOut` if `thread` reports nothing within `limit`.
 pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
     let begin = Instant::now();
     loop {
@@ -293,16 +294,16 @@ pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
         match reported(thread)? {
             Some(report) => return Ok(report),
             None if elapsed > limit => return Err(io::ErrorKind::TimedOut.into()),
-            // Most threads stop within microseconds; one that does not may need the CPU to do so.
+            // Most threads stop within microseconds. A thread that does not may need this CPU to stop.
             None if elapsed < SOON => std::hint::spin_loop(),
             None => std::thread::sleep((elapsed / 8).clamp(Duration::from_micros(20), Duration::from_micros(200))),
         }
     }
 }
 
-/// Waits until `thread`, which issues a system call, reports something.
+/// Waits until `thread`, which issues a system call, reports an event, and returns the event.
 ///
-/// Fails with `TimedOut` if that takes a minute, or more than about a second after this program was asked to end.
+/// Fails with `TimedOut` if the report takes more than a minute, or more than about a second after this program was asked to end.
 pub fn report_of(thread: ThreadId) -> io::Result<Report> {
     let begin = Instant::now();
     loop {
@@ -318,7 +319,7 @@ pub fn report_of(thread: ThreadId) -> io::Result<Report> {
     }
 }
 
-/// Returns what `thread` reports, without waiting; `None` if it has nothing to report.
+/// Returns the event that `thread` reports, without waiting; `None` if there is none.
 pub fn reported(thread: ThreadId) -> io::Result<Option<Report>> {
     loop {
         match wait(thread, libc::WNOHANG) {
@@ -328,9 +329,9 @@ pub fn reported(thread: ThreadId) -> io::Result<Option<Report>> {
     }
 }
 
-/// Returns what `thread` reports; `None` if it reports nothing.
+/// Returns the event that `thread` reports; `None` if there is none and `flags` contains WNOHANG.
 ///
-/// The end of a whole process is not consumed: whoever waits for the process finds it.
+/// The end of a whole process is not consumed, so that a later wait for the process still finds it.
 fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
     // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -368,7 +369,7 @@ fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
     }))
 }
 
-/// Whether `thread` is the main thread of its process, whose number is that of the process.
+/// Whether `thread` is the main thread of its process, and so has the number of the process.
 fn is_process(thread: ThreadId) -> bool {
     status_has(thread, &format!("Tgid:\t{thread}\n"))
 }
@@ -379,8 +380,8 @@ fn status_has(thread: ThreadId, text: &str) -> bool {
     String::from_utf8_lossy(&status).contains(text)
 }
 
-/// Waits until an interrupted thread has stopped. Signals that reach it before are delivered. Returns the last time at which it was
-/// seen not to have stopped yet; `None` if it has ended.
+/// Waits until an interrupted thread has stopped, and returns the last time at which it had not stopped yet; `None` if the thread has ended.
+/// Signals that reach the thread before its stop are delivered.
 ///
 /// Fails with `TimedOut` when it has not stopped within `limit`.
 pub fn stopped(thread: ThreadId, limit: StopLimit) -> io::Result<Option<Instant>> {
@@ -434,7 +435,8 @@ pub fn set_registers(thread: ThreadId, registers: &Registers) -> io::Result<()> 
     ptrace(libc::PTRACE_SETREGSET as _, thread, NT_PRSTATUS, &raw mut buffer as usize).map(drop)
 }
 
-/// Returns the signals that a stopped thread blocks; in a call such as ppoll, which blocks others meanwhile, those blocked after it.
+/// Returns the mask of signals that a stopped thread blocks. In a call such as ppoll, which replaces the mask while it waits, this is the mask
+/// after the call.
 pub fn blocked_signals(thread: ThreadId) -> io::Result<u64> {
     let mut mask = 0u64;
     ptrace(libc::PTRACE_GETSIGMASK as _, thread, size_of::<u64>(), &raw mut mask as usize)?;
@@ -474,7 +476,8 @@ pub const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 pub const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// Returns the seccomp filters of a stopped thread. Only root may read them, outside of containers and without filters of its own.
+/// Returns the seccomp filters of a stopped thread. Only root may read filters, and only if it runs outside of containers and has no filters
+/// itself.
 pub fn filters(thread: ThreadId) -> io::Result<Vec<Vec<Instruction>>> {
     /// `PTRACE_SECCOMP_GET_FILTER`. [Linux, include/uapi/linux/ptrace.h]
     const GET_FILTER: libc::c_uint = 0x420c;
@@ -505,7 +508,8 @@ pub fn poke(thread: ThreadId, address: u64, word: u64) -> io::Result<()> {
 pub struct Answer {
     /// Result of the call; -4095 to -1 are error numbers.
     pub result: i64,
-    /// The thread made by the call, stopped and traced, by its number here; inside its own container it may have another.
+    /// Thread that the call created, which is stopped and traced, by its number in the namespace of this process. In its own container the
+    /// thread may have another number.
     pub made: Option<ThreadId>,
 }
 
@@ -554,7 +558,7 @@ pub fn to_plain_stop(thread: ThreadId, held_back: &mut Vec<i32>) -> io::Result<(
     }
 }
 
-/// Whether processes `a` and `b` share one address space; `false` where the kernel does not say.
+/// Whether processes `a` and `b` share one address space; `false` if the kernel does not tell.
 pub fn same_memory(a: i32, b: i32) -> bool {
     /// `KCMP_VM`. [Linux, include/uapi/linux/kcmp.h]
     const MEMORY: libc::c_int = 1;

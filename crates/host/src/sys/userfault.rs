@@ -27,25 +27,26 @@ pub(crate) const UFFDIO_API: u32 = 3 << 30 | (size_of::<ApiRequest>() as u32) <<
 pub(crate) const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 /// `UFFDIO_MOVE`: `_IOWR(0xAA, 5, struct uffdio_move)`.
 pub(crate) const UFFDIO_MOVE: u64 = 0xc028_aa05;
-/// `UFFDIO_REGISTER_MODE_MISSING`: a thread that touches a page that is not present waits.
+/// `UFFDIO_REGISTER_MODE_MISSING`: a thread that touches a missing page waits until the page is provided.
 pub(crate) const REGISTER_MODE_MISSING: u64 = 1;
 
 /// `USERFAULTFD_IOC_NEW`: `_IO(0xAA, 0)`.
 const NEW: u32 = 0xaa << 8;
 
-/// Returns the features of a userfaultfd that handles faults of user mode only.
+/// Returns the features of a userfaultfd that handles page faults of user mode only.
 pub fn features_for_user_mode() -> io::Result<u64> {
     open_for_user_mode().map(|(_, features)| features)
 }
 
-/// Opens a userfaultfd for faults of user mode only, which needs no privilege, and returns it with its features.
+/// Opens a userfaultfd for page faults of user mode only, which needs no privilege, and returns it with its features.
 pub(super) fn open_for_user_mode() -> io::Result<(OwnedFd, u64)> {
     let descriptor = open(USER_MODE_ONLY)?;
     let features = features_of(&descriptor)?;
     Ok((descriptor, features))
 }
 
-/// Returns the features of a userfaultfd that handles all faults: opened by the system call, else by /dev/userfaultfd (Linux 6.1 and newer).
+/// Returns the features of a userfaultfd that handles all page faults: opened by the system call, else by /dev/userfaultfd (Linux 6.1 and
+/// newer).
 pub fn features_for_all_faults() -> io::Result<u64> {
     features_of(&open(0).or_else(|denied| open_by_device().map_err(|_| denied))?)
 }

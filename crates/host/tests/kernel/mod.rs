@@ -30,7 +30,7 @@ pub struct State {
     pub status: String,
     /// Masks that were written, as `GROUP LINE`, with "" for the default group.
     pub written: Vec<String>,
-    /// Number of changing calls until the tool is killed.
+    /// Number of changing calls that still succeed before the tool is killed; `None` if it is not killed.
     pub calls_left: Option<u32>,
     /// Whether a thread of this number exists.
     pub exists: fn(&str) -> bool,
@@ -112,7 +112,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns the text of a file. Paths are relative to the root.
+    /// Returns the text of a file. Paths are relative to the root of the resctrl tree.
     pub fn read(&self, path: &str) -> io::Result<String> {
         let level = self.level;
         if let Some(file) = path.strip_prefix(&format!("info/L{level}/")) {
@@ -170,7 +170,7 @@ impl State {
         if self.groups.len() == self.classes {
             return self.fail(ENOSPC, "Out of CLOSIDs");
         }
-        // A new group has what no exclusive one has.
+        // A new group gets all ways except those of the exclusive group.
         let all = (1u64 << self.ways) - 1;
         let theirs = self.exclusive.as_ref().map_or([0; 2], |exclusive| self.groups[exclusive]);
         self.groups.insert(group.to_owned(), theirs.map(|mask| all & !mask));

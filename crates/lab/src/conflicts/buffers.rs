@@ -16,7 +16,7 @@ use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Block, Judged, accept};
 
-/// Number of timed walks of each kind over a buffer in one round, after one that loads what fits.
+/// Number of timed walks of each kind over a buffer in one round, after an untimed walk that loads the lines that fit.
 const WALKS: usize = 2;
 
 /// The experiment of walking over buffers, which all exist at once.
@@ -63,7 +63,7 @@ impl Walks {
         Ok(Walks { shape, level: target.level, line_bytes, buffers })
     }
 
-    /// Returns the shortest walk over every buffer in all accepted `blocks`, as noise only lengthens a walk.
+    /// Returns the result of all accepted `blocks`. The shortest walk over each buffer counts, as noise only lengthens a walk.
     pub fn conclude(&self, blocks: &[Block<Condition>]) -> Conflicts {
         let accepted = accept(blocks, &super::JUDGED);
         let walk = |(condition, _, placement): &(Condition, ColoredRegion, Placement)| {
@@ -134,7 +134,7 @@ fn page_colors(placing: Placing, shape: ColorShape, rng: &mut fastrand::Rng) -> 
         Placing::Conflicting => {
             let mut all: Vec<u16> = (0..colors).collect();
             rng.shuffle(&mut all);
-            // So many colors hold twice what fits, as many hold nothing.
+            // This many colors get twice as many pages as they have ways, and equally many colors get none.
             let overfull = rng.usize(1..=all.len() / 2);
             let held = |i: usize| {
                 if i < overfull {
@@ -175,7 +175,7 @@ mod tests {
                 }
             }
         }
-        // One to eight colors with 16 pages each.
+        // One to eight overfull colors have 16 pages each.
         assert_eq!((sums.iter().min(), sums.iter().max()), (Some(&16), Some(&128)));
     }
 }

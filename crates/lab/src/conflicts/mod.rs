@@ -44,7 +44,7 @@ pub enum Placing {
 /// One buffer, with the times of the walks over it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BufferWalk {
-    /// Rule by which its pages were chosen.
+    /// Rule by which the pages of the buffer were chosen.
     pub placing: Placing,
     /// Number of pages that compete: [`Placement::sum`](isochrome_model::placement::Placement::sum).
     pub sum: u64,
@@ -69,7 +69,7 @@ pub struct Conflicts {
     pub pages: u64,
     /// Number of rounds over all buffers. The shortest walk over each buffer counts.
     pub rounds: u32,
-    /// Rate of the constant-rate counter, if it is known.
+    /// Rate of the constant-rate counter in Hz, if it is known.
     #[serde(default)]
     pub counter_hz: Option<u64>,
     /// Walks over all buffers.
@@ -92,22 +92,23 @@ pub struct Numbers<'a> {
 pub struct MissPenalty {
     /// Time per line of the pages that compete, in ns: `slope / lines per page`. \[Hanemaaijer1993\]
     pub ns_per_line: f64,
-    /// Half the width of its 95 % confidence interval, in ns.
+    /// Half the width of the 95 % confidence interval of `ns_per_line`, in ns.
     pub ns_error: f64,
-    /// Time per line in ticks of the constant-rate counter; absent if its rate is not known.
+    /// Time per line of the pages that compete, in ticks of the constant-rate counter; absent if the rate of the counter is not known.
     pub cycles_per_line: Option<f64>,
-    /// Half the width of its 95 % confidence interval, in ticks.
+    /// Half the width of the 95 % confidence interval of `cycles_per_line`, in ticks.
     pub cycles_error: Option<f64>,
     /// Share of the variance of run time that `sum` explains, 0 to 1.
     pub r_squared: f64,
     /// Number of buffers.
     pub n: u64,
-    /// Whether the penalty is positive beyond its interval.
+    /// Whether the penalty is significant: positive, with a confidence interval that excludes 0.
     pub rises: bool,
 }
 
 impl Conflicts {
-    /// Returns the miss penalty by the line of the times `ns` over the conflicts `x` of all buffers; `None` if the buffers do not differ.
+    /// Returns the miss penalty from the least-squares line of the times `ns` over the conflicts `x` of all buffers; `None` if the buffers do
+    /// not differ.
     pub fn penalty(&self, x: impl Fn(&BufferWalk) -> u64, ns: impl Fn(&BufferWalk) -> f64) -> Option<MissPenalty> {
         let points: Vec<(f64, f64)> = self.walks.iter().map(|walk| (x(walk) as f64, ns(walk))).collect();
         let line = Line::through(&points)?;

@@ -1,4 +1,4 @@
-//! The section of a report on conflicts: the time to walk over a buffer against the conflicts of its pages, and the miss penalty by it.
+//! The section of a report on conflicts: the time to walk over a buffer against the conflicts of its pages, and the miss penalty that follows.
 
 use isochrome_model::evidence::figure::{Chart, Dash, Hue, Line, Mark, extent};
 use isochrome_model::evidence::format::DASH;
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_penalty_is_the_slope_over_the_lines_of_a_page() {
-        // 640 ns more per page that competes, 64 lines: 10 ns each, at 2 GHz 20 ticks.
+        // Each page that competes costs 640 ns and has 64 lines: 10 ns per line, or 20 ticks at 2 GHz.
         let section = section(&conflicts(640.0));
         let text = text(&section);
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -24,7 +24,8 @@ pub use section::section;
 pub enum Walk {
     /// Every line in the order of addresses. Loads do not wait for each other, so misses overlap and are prefetched.
     InOrder,
-    /// Along a chain through all lines in random order, so that each miss is waited for. Of code, the pieces from jump to jump in random order.
+    /// Along a chain through all lines in random order, so that each load waits for the one before. In code, the pieces between jumps follow
+    /// each other in random order.
     Random,
 }
 
@@ -64,12 +65,12 @@ pub struct Point {
     /// 95 % confidence interval of the effect; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_ns: Option<[f64; 2]>,
-    /// Delay after a flood minus that of the control, block by block; empty in files of earlier versions.
+    /// Delay after a flood minus the delay of the control, in ns, block by block; empty in files of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delays_ns: Vec<f64>,
-    /// Median delay of the control, in ns, which other disturbances cause.
+    /// Median delay of the control, in ns, which disturbances other than the flood cause.
     pub control_ns: f64,
-    /// Longest delay after a flood. This is an observation, not a bound.
+    /// Longest delay after a flood, in ns. This is an observation, not a bound.
     pub delay_ns_max: HighWaterMark,
     /// Median time of an undisturbed iteration, per pass over the working set, in ns.
     pub pass_ns: f64,
@@ -87,8 +88,8 @@ pub struct Crpd {
     pub touches: Touches,
     /// Number of code lines that are executed from one jump to the next.
     ///
-    /// A core fetches ahead along the jumps that its branch predictor has stored. Code with more jumps runs at another speed, so its delay depends on
-    /// the size of the predictor as well as on lines lost from the cache. The code of \[Sebek2002\] has no jumps, and neither have data.
+    /// A core fetches ahead along the jumps that its branch predictor has stored. Code with more jumps runs at another speed, so its delay
+    /// depends on the size of the predictor as well as on lines lost from the cache. The code of \[Sebek2002\] has no jumps.
     #[serde(default = "every_line")]
     pub lines_per_jump: u32,
     /// Cache level that is flooded.
@@ -101,7 +102,7 @@ pub struct Crpd {
     pub colors: [u32; 2],
     /// Number of passes over the working set in an iteration.
     pub passes: u32,
-    /// All conditions, by walk, partitioning and size.
+    /// Results of all conditions, ordered by walk, partitioning and size.
     pub points: Vec<Point>,
     /// Time to refill a color after clean and after dirty lines, as `isochrome probe` measures it, in ns; absent if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,7 +112,7 @@ pub struct Crpd {
     pub modeled: Option<String>,
 }
 
-/// Returns the distance of jumps, in lines, for evidence of earlier versions, which does not record it: one.
+/// Returns 1, the number of code lines per jump in evidence of earlier versions, which does not record this number.
 fn every_line() -> u32 {
     1
 }
@@ -121,13 +122,14 @@ fn every_line() -> u32 {
 pub struct Reading {
     /// The line through the unpartitioned points from 10 to 90 %: delay in ns over lines.
     pub growth: Option<Line>,
-    /// Test of whether these points lie on a line; `None` if the delays of single blocks are unknown.
+    /// Test of whether the unpartitioned points from 10 to 90 % lie on a line; `None` if the delays of single blocks are unknown.
     pub straight: Option<Straightness>,
     /// Delay at the largest size divided by the longest delay, at most [`FALLEN`] required; `None` if that size does not exceed 100 %.
     pub left_beyond: Option<f64>,
     /// Partitioned delay divided by the unpartitioned one, both at 50 %.
     pub left_at_half: Option<f64>,
-    /// Time to refill one color in ns: the delay of its lines by the slope, and the time of a pass over them when they are cached.
+    /// Time to refill one color, in ns: the delay of the color's lines according to the slope, plus the time of a pass over these lines when
+    /// they are cached.
     pub refill_ns: Option<f64>,
 }
 
@@ -178,8 +180,8 @@ impl Crpd {
         [Walk::InOrder, Walk::Random].into_iter().filter(|walk| self.points_of(*walk, false).next().is_some())
     }
 
-    /// Returns the predicted delay at `percent`, as a share of the delay of a working set that just fits. It grows linearly to 100 % and falls
-    /// to zero at `1 + 1/ways`. [Sebek2002, Figure 7]
+    /// Returns the predicted delay at `percent`, as a share of the delay of a working set that just fits. The prediction grows linearly to 100 %
+    /// and falls to zero at `1 + 1/ways`. [Sebek2002, Figure 7]
     pub fn theory(&self, percent: f64) -> f64 {
         let size = percent / 100.0;
         let beyond = (size - 1.0).max(0.0) * f64::from(self.ways);
@@ -261,7 +263,7 @@ pub(crate) mod tests {
                     let values = [lines, alone, alone + delay + 7].map(|value| value as f64).to_vec();
                     vec![Sample { arm, values }; 3]
                 };
-                // The last block is disturbed: its control too is slow, and it must not count.
+                // The last block is disturbed: its control is slow too, and the block must not count.
                 for noise in [0, 1, 0, 1, 0, 0, 10 * alone] {
                     let samples = [job(Arm::Treatment, delay + noise), job(Arm::Control, noise)].concat();
                     let condition = Condition { walk, partitioned, percent };
@@ -291,7 +293,7 @@ pub(crate) mod tests {
         let line = reading.growth.unwrap();
         assert!((line.slope - 10.0).abs() < 0.1 && line.r_squared > 0.999, "{line:?}");
         assert_eq!((reading.left_beyond, reading.left_at_half), (Some(0.0), Some(0.0)));
-        // 512 lines that cost 10 ns more than the 2 ns of a line that is there.
+        // 512 lines, each of which costs 10 ns more than the 2 ns of a cached line.
         assert!((reading.refill_ns.unwrap() - 512.0 * 12.0).abs() < 60.0);
         assert!(crpd.is_conclusive() && crpd.holds());
     }

@@ -1,4 +1,4 @@
-//! The experiment on a modeled machine: the delay by the caches alone, in cycles and without noise.
+//! The experiment on a modeled machine: the delay caused by the caches alone, in cycles and without noise.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ pub struct Request<'a> {
 
 /// Model of how a core fetches ahead of execution, along the jumps that its branch predictor has stored.
 ///
-/// The predictor replaces the least recently used jump, so a loop with more jumps than it stores always misses in it.
+/// The predictor replaces the least recently used jump, so a loop with more jumps than the predictor stores always misses in the predictor.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontEnd {
     /// Greatest number of lines that are fetched and not yet executed, 1 or more.
@@ -49,16 +49,16 @@ impl FrontEnd {
     pub const SERIAL: FrontEnd = FrontEnd { ahead: 1, jumps: usize::MAX, redirect_cycles: 0, lines_per_jump: 1 };
 }
 
-/// Distance in bytes of the flood's addresses from those of the working set, so that it uses other frames of the same colors.
+/// Distance in bytes between the addresses of the flood and those of the working set, so that the flood uses other frames of the same colors.
 const APART: u64 = 1 << 40;
 
-/// Simulates a block of one job for each walk and size, with and without partitions. Times are cycles.
+/// Simulates the experiment, and returns a block for each walk and size, with and without partitions. Times are in cycles.
 ///
 /// Fails if the machine model is invalid.
 pub fn play(request: &Request) -> Result<Vec<Block<Condition>>, ConfigError> {
     let block = |condition| {
         let sample = |(arm, flood)| Ok(Sample { arm, values: request.job(condition, flood)? });
-        // Without noise one control decides, and the same is compared with.
+        // There is no noise, so the controls are equal: one decides whether the block is accepted, and the treatment is compared with the other.
         let arms = [(Arm::Treatment, true), (Arm::Control, false), (Arm::Control, false)];
         let samples = arms.into_iter().map(sample).collect::<Result<Vec<_>, ConfigError>>()?;
         Ok(Block { condition, steal_ns: 0, elapsed_ns: 1, samples })
@@ -95,7 +95,7 @@ impl Request<'_> {
         let mut set = self.walk(lines, self.colors);
         if condition.walk == Walk::Random {
             let mut pieces: Vec<&[Access]> = set.chunks(self.front_end.lines_per_jump).collect();
-            // The last piece may be shorter, and stays the last.
+            // The last piece may be shorter than the others, so it stays last.
             let whole = pieces.len() - 1;
             fastrand::Rng::with_seed(lines).shuffle(&mut pieces[..whole]);
             set = pieces.concat();
@@ -104,7 +104,7 @@ impl Request<'_> {
             .map(Color)
             .filter(|color| !condition.partitioned || !self.colors.contains(color));
         let others: Vec<Color> = others.collect();
-        // Twice what the cache holds there.
+        // The flood has twice the lines that the cache holds in these colors.
         let per_color = 2 * self.level.geometry.lines_per_color(self.machine.page_bytes);
         let floods = if others.is_empty() { Vec::new() } else { self.walk(per_color * others.len() as u64, &others) };
         let mut caches = self.machine.hierarchy(1)?;
@@ -126,8 +126,8 @@ impl Request<'_> {
 }
 
 impl FrontEnd {
-    /// Returns the cycles that `accesses` take; each comes with its position in the working set. `predicted` tells whether the predictor has
-    /// stored the jumps.
+    /// Returns the cycles that `accesses` take. Each access comes with its position in the working set. `predicted` tells whether the predictor
+    /// has stored the jumps.
     fn run<'a>(
         &self,
         caches: &mut Hierarchy,
@@ -135,7 +135,8 @@ impl FrontEnd {
         predicted: bool,
         accesses: impl Iterator<Item = (usize, &'a Access)>,
     ) -> u64 {
-        // When the last lines were executed, as many as are fetched ahead, and from when on the address of the next one is known.
+        // `executed`: times at which the last lines were executed, as many as are fetched ahead. `known`: time from which the address of the
+        // next line is known.
         let mut executed = VecDeque::from(vec![0; self.ahead]);
         let mut known = 0;
         for (position, access) in accesses {
@@ -146,7 +147,7 @@ impl FrontEnd {
             if !predicted && position % self.lines_per_jump == 0 {
                 known = last + self.redirect_cycles;
             }
-            // The lines that follow in memory are fetched ahead whatever the predictor knows.
+            // Lines that follow in memory are fetched ahead even if the predictor has not stored the jump.
             let fetched = if walk == Walk::InOrder { room } else { room.max(known) };
             executed.pop_front();
             executed.push_back((fetched + latency).max(known).max(last + 1));
@@ -183,7 +184,8 @@ mod tests {
             };
             points.iter().find(of).unwrap().delay_ns
         };
-        // Half of the lines, half of the delay; none in colors of its own; less where little is kept anyway.
+        // Half of the lines have half of the delay. In own colors there is almost none. At 130 % it is less, because few lines stay cached even
+        // without a flood.
         assert!(delay(false, 50) > 0.0);
         assert!((delay(false, 100) / delay(false, 50) - 2.0).abs() < 0.2, "{} {}", delay(false, 100), delay(false, 50));
         assert!(delay(true, 50) < 0.1 * delay(false, 50), "{}", delay(true, 50));

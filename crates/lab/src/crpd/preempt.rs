@@ -134,7 +134,7 @@ impl<'a> Task<'a> {
     }
 
     fn job(&self, preempt: impl FnOnce()) -> Vec<f64> {
-        // Both are cut at the same place, so that what the cut costs is in both.
+        // Both iterations are split at the same place, so that both include the cost of the split.
         let alone = self.iterate(|| {});
         let preempted = self.iterate(preempt);
         vec![f64::from(self.lines), alone.0 as f64, preempted.0 as f64]
@@ -179,7 +179,7 @@ impl Experiment for Preempting<'_> {
             task.job(|| {});
         }
         recorder.measure(condition, &[Arm::Control, Arm::Treatment], |arm| {
-            // What the last flood or spin has left is brought back before the iteration that counts as left alone.
+            // This unrecorded iteration reloads the lines that the last flood or spin has evicted.
             task.iterate(|| {});
             Ok(Some(task.job(|| if arm == Arm::Treatment { flooder.run() } else { flooder.spin() })))
         })

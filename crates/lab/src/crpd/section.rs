@@ -11,7 +11,7 @@ use isochrome_model::stats::BLOCKS_MIN;
 use super::{Crpd, FALLEN, LEFT_AT_HALF, LINEAR_R_SQUARED, Point, Walk};
 use crate::us;
 
-/// Relative difference of the refill times of two methods above which the report explains it.
+/// Relative difference of the refill times of two methods above which the report explains the difference.
 const AGREEMENT: f64 = 0.25;
 
 fn headline(crpd: &Crpd) -> (Option<Standing>, String, String) {
@@ -204,13 +204,13 @@ mod tests {
     #[test]
     fn refill_times_that_differ_by_more_than_a_quarter_are_explained_and_others_are_not() {
         let mut crpd = modeled();
-        // About 512 lines at 12 ns, and probe said 12 000 dirty.
+        // The slope gives about 512 lines at 12 ns each, and the probe measured 12 000 ns after dirty lines.
         let text = words(&crpd);
         assert!(text.contains("12000 dirty: 49 % apart: probe refills one color"), "{text}");
         assert!(text.contains("apart: probe's misses overlap, each of these is waited for"), "{text}");
         crpd.touches = Touches::Code;
         assert!(words(&crpd).contains("apart: probe reads data, which are fetched otherwise than code"));
-        // 6144 ns by the slope: 23 and 28 % more.
+        // The slope gives 6144 ns: 23 and 28 % more than these times after dirty lines.
         for (dirty, explained) in [(5000.0, false), (4800.0, true)] {
             crpd.refill_ns = Some([4000.0, dirty]);
             assert_eq!(words(&crpd).contains("apart: probe reads data"), explained, "{}", words(&crpd));

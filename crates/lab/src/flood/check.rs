@@ -18,8 +18,8 @@ use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
-/// Traversals of the memory that certainly evicts everything, before the flood itself. They are few, because neighbors take a shared outer level
-/// while they last, and then evicted lines come from further out than after a flood alone.
+/// Number of traversals, before the flood itself, of the memory that certainly evicts everything. The number is small, because neighbors fill a
+/// shared outer level during the traversals. Evicted lines would then come from further out than after a flood alone.
 const SURE_PASSES: u32 = 2;
 /// Number of pages of a victim in each of its colors.
 const VICTIM_PAGES: usize = 2;
@@ -38,7 +38,7 @@ pub struct Check<'a> {
     pub not_tried: Vec<NotTried>,
     /// Colors of the victim: those that the flooder does not reserve.
     exposed: Vec<Color>,
-    /// Memory whose traversal certainly evicts a victim, and (`inner`) memory whose traversal evicts it from the inner levels only.
+    /// Memory whose traversal certainly evicts a victim, and (`inner`) memory whose traversal evicts a victim from the inner levels only.
     sure: ColoredRegion,
     inner: ColoredRegion,
 }
@@ -77,12 +77,12 @@ impl<'a> Check<'a> {
         }
         let sure = pool.take(&all, all.len() * FLOOD_PAGES_PER_WAY * target.geometry.ways as usize)?;
         let inner = pool.take(reserved, inner_pages(target))?;
-        // Every page is written to before it is read: one that never was is the same page of zeros as all others.
+        // Every page is written to before it is read, because all pages that were never written to share one frame of zeros.
         for region in [&sure, &inner] {
             let flood = Flood { area: region.size(), line_bytes, passes: 1, leaves: Leaves::Dirty };
             region.arena().carry_out(flood.accesses());
         }
-        // What is to be clean must have been written back all the way once: a victim cache hands dirty lines back dirty.
+        // Lines that should be clean must first be written back to memory, because a victim cache returns dirty lines as dirty.
         purge(last_level.max(target.geometry.cache_bytes()), line_bytes)?;
         Ok(Check { pool, target, counters, flooders, not_tried, exposed: exposed.to_vec(), sure, inner })
     }
@@ -96,7 +96,7 @@ impl<'a> Check<'a> {
         self.victim_pages() as u64 * u64::from(STEPS)
     }
 
-    /// Returns the size of the memory that a flood by `pattern` traverses; 0 if it was not tried.
+    /// Returns the size of the memory that a flood by `pattern` traverses; 0 if the pattern was not tried.
     pub fn memory(&self, pattern: Pattern) -> Bytes {
         self.flooders.iter().find(|(of, _)| *of == pattern).map_or(Bytes(0), |(_, flooder)| flooder.size())
     }

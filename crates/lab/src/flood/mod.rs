@@ -1,14 +1,14 @@
-//! Effect of floods on real memory: the share of a known victim's lines that they evict, and the cost of reloading one.
+//! Effect of floods on real memory: the share of a known victim's lines that they evict, and the cost of reloading an evicted line.
 //!
 //! A victim's lines are loaded. Then one of three things happens, in random order within a block: spinning for as long as a flood takes, the
 //! flood, or a traversal that certainly evicts everything, followed by the same flood. After the first, all lines are cached. After the last,
 //! none is, and the caches are in the state that the flood leaves. So the share of evicted lines is interpolated from the time of a walk over
-//! some lines, between the times of these two controls. It does not depend on the state that the flood leaves, or on how long a refill takes in
-//! that state.
+//! some lines, between the times of these two controls. This estimate does not depend on the state that the flood leaves, or on how long a
+//! refill takes in that state.
 //!
 //! Lines that come from further out than the next level take longer still, but are no more evicted than others. So a walk counts as entirely
-//! evicted if it takes at least the first decile of the walks over lines that certainly are. The same estimate is made for the two controls,
-//! whose true shares are known, and the two results are the scale for that of the flood.
+//! evicted if it takes at least the first decile of the walks over lines that are certainly evicted. The same estimate is made for the two
+//! controls, whose true shares are known. The estimate for the flood is then scaled between these two.
 
 mod check;
 mod section;
@@ -31,8 +31,8 @@ pub struct Condition {
     pub pattern: Pattern,
 }
 
-/// The first values of a sample: ticks of a flood; misses of the level and lines that it wrote back during the walks, if counted. The ticks of
-/// each walk over some of the victim's lines follow; every walk has equally many lines.
+/// The first values of a sample: ticks of a flood; misses of the level and lines that the level wrote back during the walks, if counted. The
+/// ticks of each walk over some of the victim's lines follow; every walk has equally many lines.
 pub const COLUMNS: [&str; 3] = ["flood_ticks", "misses", "write_backs"];
 
 fn walks(test: &[f64]) -> &[f64] {
@@ -47,14 +47,14 @@ pub const JUDGED: Judged = Judged { cost: |test| median(walks(test)).unwrap_or_d
 pub struct Achieved {
     /// Pattern of the flood.
     pub pattern: Pattern,
-    /// Memory that the flooder writes or reads in one pass.
+    /// Size of the memory that the flooder writes or reads in one pass.
     pub memory: Bytes,
     /// Duration of a flood, in ns.
     pub flood_ns: f64,
     /// Share (0 to 1) of the tested lines that were evicted.
     pub gone: f64,
-    /// Access times of lines that are cached, and of lines that are certainly not: `gone` is interpolated between the two.
-    /// Absent where lines were counted.
+    /// Shares (0 to 1) of evicted lines that time shows in the two controls, with all lines cached and with all lines certainly evicted: `gone`
+    /// is interpolated between the two. Absent if misses were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_controls: Option<[f64; 2]>,
     /// Time of a load of a cached line, in ns.
@@ -88,9 +88,9 @@ pub struct NotTried {
 pub struct Verification {
     /// Cache level that is flooded.
     pub level: u8,
-    /// Number of ways of the first data level, and of this level.
+    /// Number of ways of the first data level, and of the flooded level.
     pub ways: [u32; 2],
-    /// Sources of these parameters, in words.
+    /// Parameters of the levels and their sources, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameters: Vec<String>,
     /// Number of lines of the victim in each test.
@@ -114,10 +114,11 @@ pub struct Numbers<'a> {
 
 /// Greatest share of the lines that a sufficient flood may leave.
 pub const LEFT_AT_MOST: f64 = 0.05;
-/// Least ratio of the time of loading an evicted line to that of a cached one. If the ratio is smaller, time does not tell them apart.
+/// Least ratio of the time of loading an evicted line to that of a cached one. If the ratio is smaller, time does not tell evicted lines from
+/// cached ones.
 const APART: f64 = 1.25;
 
-/// Returns what each flood achieved. Each test loads `lines` lines. Times in `blocks` are ticks of a counter of `counter_hz` Hz. `memory`
+/// Returns the result of each flood. Each test loads `lines` lines. Times in `blocks` are ticks of a counter of `counter_hz` Hz. `memory`
 /// returns the size of the memory that a flood traverses.
 ///
 /// If misses were counted after the flood and in both controls, the share of evicted lines is interpolated between the counts of the controls.
@@ -139,7 +140,8 @@ pub fn conclude(
             if counts.iter().any(|count| count.is_nan()) { None } else { median(&counts) }
         };
         let missed = counted(|block| block.flooded.iter().map(|test| test[1]).collect());
-        // Counters too count misses of lines that are there, and not all of lines that are gone: read between the controls.
+        // Counters also count some misses of cached lines, and not all misses of evicted lines. So the count is interpolated between the
+        // controls.
         let by_count = missed
             .zip(counted(|block| block.there.iter().map(|test| test[1]).collect()))
             .zip(counted(|block| block.gone.iter().map(|test| test[1]).collect()));
@@ -238,15 +240,15 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn verified() -> Verification {
-        // 100 lines: 4 ns where they are there, 20 where a clean and 40 where a dirty line had to leave; now and then a line comes from
-        // further out.
+        // Each of the 100 lines takes 4 ns if it is cached, 20 ns if it replaces a clean line, and 40 ns if it replaces a dirty line. Some lines
+        // come from further out and take longer.
         let gone = [4000, 4000, 4000, 9000, 9000];
         let blocks = [
             block(Pattern::Write, 400, gone, gone),
             block(Pattern::Write, 400, [3640, 4000, 4000, 9000, 4000], gone),
             block(Pattern::Write, 900, [2000; 5], gone),     // disturbed
             block(Pattern::Read, 400, [1200; 5], [2000; 5]), // half of the lines are left
-            block(Pattern::Storm, 400, [400; 5], [420; 5]),  // time tells nothing
+            block(Pattern::Storm, 400, [400; 5], [420; 5]),  // times do not differ enough
         ];
         Verification {
             level: 2,
@@ -267,7 +269,8 @@ pub(crate) mod tests {
         let verified = verified();
         let [write, read] = verified.achieved[..] else { panic!("{verified:?}") };
         assert_eq!((write.pattern, write.blocks, write.blocks_quiet, write.n), (Pattern::Write, 3, 2, 10));
-        // One walk of five lacks (4000 - 3640) / (4000 - 400) = 10 %, its block 2 % and the other block nothing: 1 % in the middle.
+        // One walk of five has (4000 - 3640) / (4000 - 400) = 10 % of its lines left, hence its block has 2 %. The other block has none left, so
+        // the median is 1 %.
         assert!((write.gone - 0.99).abs() < 1e-9 && !write.falls_short());
         assert_eq!(write.gone_controls, Some([0.0, 1.0]));
         assert_eq!((write.hit_ns, write.flooded_ns, write.sure_ns, write.flood_ns), (4.0, 40.0, 40.0, 100_000.0));
@@ -279,7 +282,7 @@ pub(crate) mod tests {
     #[test]
     fn what_was_counted_goes_before_what_was_timed() {
         let mut block = block(Pattern::Write, 400, [3000; 5], [4000; 5]);
-        // A quarter of the misses counted are not of the lines, or of lines that are there.
+        // The counter counts 24 misses even if all lines are cached, and 124 if all 100 lines are evicted.
         for (arm, misses) in [(Arm::Control, 24.0), (Arm::Treatment, 98.0), (Arm::Extreme, 124.0)] {
             for test in block.samples.iter_mut().filter(|test| test.arm == arm) {
                 (test.values[1], test.values[2]) = (misses, 2.0 * misses);

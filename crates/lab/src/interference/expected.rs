@@ -1,4 +1,4 @@
-//! Interference to expect of a walk over cached data and a writer that evicts it, estimated before the experiment.
+//! Estimate of the interference between a walk over cached data and a writer that evicts these data, made before the experiment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,8 +17,8 @@ fn median_ns(mut sample: impl FnMut() -> f64) -> f64 {
     median(&ticks).unwrap_or_default() * 1e9 / clock::rate_hz() as f64
 }
 
-/// Returns by how much a pass of `walk` is longer after a pass of `writer` than after another pass of its own. That is the expected loss in a
-/// time slice; the real one may be larger, as address translations are evicted too.
+/// Returns by how much a pass of `walk` is longer after a pass of `writer` than after another pass of `walk`. This is the expected loss in a
+/// time slice. The real loss may be larger, because address translations are evicted too.
 pub fn refill(walk: &Walk, writer: &mut Writer) -> Ns {
     let longer = median_ns(|| {
         writer.pass();

@@ -1,13 +1,15 @@
 //! Interference of programs with each other through caches and memory: the experiment of [Kim2013, §3].
 //!
 //! A program runs alone, beside others on other CPUs (inter-core), and on one CPU with others, in time slices (intra-core). The time of a run is
-//! the time for which the program had a CPU. The control is a run with co-runners that only spin. Both include the cost of busy other CPUs and
-//! of the time slices themselves, so their difference is what co-runners do to caches and memory.
+//! the time for which the program had a CPU. The control is a run with co-runners that only spin. A run with working co-runners and its control
+//! both include the cost of busy other CPUs and of the time slices themselves. So their difference is the effect of the co-runners through
+//! caches and memory.
 
 pub mod expected;
 pub mod modeled;
 mod process;
 mod programs;
+mod run;
 mod section;
 
 use isochrome_model::stats::{BLOCKS_MIN, Effect, SIGNIFICANT, median};
@@ -21,7 +23,7 @@ use crate::samples::{Accepted, Arm, Block, Judged, accept, corrected};
 pub use programs::{MoveToColors, Programs, Setup, conditions};
 pub use section::section;
 
-/// Where the other programs run.
+/// CPUs on which the other programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
@@ -34,19 +36,19 @@ pub enum Sharing {
 /// Condition of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
-    /// Where the other programs run.
+    /// CPUs on which the other programs run.
     pub sharing: Sharing,
     /// Number of the program that is measured.
     pub program: usize,
-    /// Length of a time slice on a shared CPU; 0 on different CPUs, and in files of earlier versions.
+    /// Length of a time slice on a shared CPU, in ns; 0 on different CPUs, and in files of earlier versions.
     #[serde(default)]
     pub slice_ns: Ns,
-    /// Method by which every program has a part of the cache of its own.
+    /// Method by which the cache is divided among the programs.
     pub partitioning: Partitioning,
 }
 
-/// The first values of a sample: the time in ns for which the program had a CPU, and 1 if a co-runner ended before it and had no replacement,
-/// else 0. Hits and misses of each of [`Interference::counted`] follow.
+/// The first values of a sample: the time in ns for which the program had a CPU, and 1 if a co-runner ended before the program and had no
+/// replacement, else 0. Hits and misses of each of [`Interference::counted`] follow.
 pub const COLUMNS: [&str; 2] = ["cpu_ns", "censored"];
 
 fn cpu(run: &[f64]) -> f64 {
@@ -64,17 +66,17 @@ pub struct Row {
     pub condition: Condition,
     /// Time of the program alone, in ns.
     pub alone_ns: f64,
-    /// By how much the run is longer if the others only spin, as a share.
+    /// Share by which the run is longer if the others only spin.
     pub control: f64,
-    /// By how much the run is longer if the others work, as a share, as in [Kim2013, Figure 3].
+    /// Share by which the run is longer if the others work, as in [Kim2013, Figure 3].
     pub together: f64,
     /// The [effect](Effect) of the others' work through caches and memory, as a share.
     pub interference: f64,
     /// 95 % confidence interval of the effect; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
-    /// Probability of interference at least as strong without an effect, corrected for all conditions that were measured together. `None` in files of
-    /// earlier versions.
+    /// Probability of interference at least as strong without an effect, corrected for all conditions that were measured together. `None` in
+    /// files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<f64>,
     /// Requests to each of [`Interference::counted`], over the accepted blocks in which all runs were counted. Empty without counters.
@@ -110,16 +112,16 @@ pub struct Counted {
     pub level: String,
     /// The counter events that count requests, by their names in the processor's manual.
     pub accesses: Vec<String>,
-    /// Those of the events that count misses.
+    /// The counter events that count misses, by their names in the processor's manual.
     pub misses: Vec<String>,
 }
 
 /// A cache that is divided among the programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Divided {
-    /// Method of dividing it.
+    /// Method of dividing the cache.
     pub by: Partitioning,
-    /// Number of the level.
+    /// Number of the cache level.
     pub level: u8,
     /// Number of colors or ways of the level.
     pub count: u32,
@@ -132,7 +134,7 @@ pub struct Divided {
 pub struct Program {
     /// Command line of the program.
     pub command: String,
-    /// Smallest share of its resident pages that were on color at the begin of a run with colors.
+    /// Smallest share (0 to 1) of the program's resident pages that were on color at the beginning of a run with colors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<f64>,
 }
@@ -166,8 +168,7 @@ pub fn equal_shares(count: u32, programs: usize) -> Option<Vec<Vec<u32>>> {
 
 /// Returns one row for each condition in `blocks`.
 ///
-/// The run alone decides whether a block is accepted, so it takes no part in the comparison, which is between the run with others that work and
-/// the run with others that spin.
+/// The run alone decides whether a block is accepted. The comparison is between the run with others that work and the run with others that spin.
 pub fn conclude(blocks: &[Block<Condition>]) -> Vec<Row> {
     corrected(accept(blocks, &JUDGED).iter().filter_map(row).collect(), |row| &mut row.p)
 }
@@ -267,8 +268,9 @@ pub(crate) mod tests {
         Block { condition, steal_ns: 0, elapsed_ns: 1, samples }
     }
 
-    /// Returns results of two programs. Beside the other, the first is longer by 5 % because other CPUs are busy, and by 45 % through caches and
-    /// memory; colors leave a fifth of that. The second program is not slowed down.
+    /// Returns results of two programs. Beside the second program, the first is longer by 5 % because other CPUs are busy, and by another 45 %
+    /// through caches and memory. Of the latter, colors leave 9 % and ways leave 5 %. The second program loses nothing through caches and
+    /// memory.
     pub(crate) fn modeled() -> Interference {
         let mut blocks = Vec::new();
         for sharing in [Sharing::InterCore, Sharing::IntraCore] {
@@ -280,8 +282,8 @@ pub(crate) mod tests {
                         (0, _) => 50,
                         _ => 0,
                     };
-                    // The last one is disturbed in the run alone, and must not count. One whose control is disturbed does, as the effect would decide
-                    // whether it counts otherwise.
+                    // The last block is disturbed in the run alone, and must not count. The block before it has a disturbed control and must
+                    // count, because otherwise the effect would decide which blocks count.
                     for noise in [
                         [0, 0],
                         [1, 2],
@@ -334,7 +336,8 @@ pub(crate) mod tests {
         assert_eq!(measured.rows.len(), 12);
         let row = measured.worst(Sharing::InterCore).unwrap();
         assert_eq!((row.condition.program, row.blocks, row.blocks_quiet), (0, 12, 11));
-        // 450 of 1000, at most 1009; control 50, so that together it is 500. Two of 2^11 assignments of signs, twelve conditions.
+        // p: two of 2^11 assignments of signs, for twelve conditions. The interference is 450 of 1000 to 1009, and the control 50, so both
+        // together are 500.
         assert_eq!(row.p, Some(12.0 * 2.0 / 2048.0));
         assert!((row.interference - 0.45).abs() < 0.003 && (row.control - 0.05).abs() < 0.003, "{row:?}");
         assert!((row.together - 0.5).abs() < 0.005, "{row:?}");
@@ -356,12 +359,12 @@ pub(crate) mod tests {
     fn hits_and_misses_of_a_level_are_compared_with_those_alone() {
         let measured = modeled();
         let row = measured.worst(Sharing::IntraCore).unwrap();
-        // 1002 misses alone and 500 more together; as many hits of the second level fewer.
+        // The first level has about 1002 misses alone and 500 more together. The second level has 500 hits fewer.
         let [first, second] = row.requests[..] else { panic!("{row:?}") };
         assert!((first.misses[2] - 1502.0).abs() <= 2.0 && (change(first.misses).unwrap() - 0.5).abs() < 0.005);
         assert_eq!(change(first.hits), Some(0.0));
         assert!((change(second.hits).unwrap() + 0.5).abs() < 0.005, "{second:?}");
-        // Of none there is no share.
+        // Without misses alone there is no share.
         assert_eq!(change(second.misses), None);
     }
 
@@ -386,7 +389,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_run_that_outlasted_its_co_runners_is_kept_and_said_to_be_a_lower_limit() {
-        // Longest where co-runners were used up: without these blocks the interference would seem weaker.
+        // Runs are longest where co-runners ran out: without these blocks the interference would seem weaker.
         let of = |together: f64| {
             let censored = if together > 1500.0 { 1.0 } else { 0.0 };
             block(open(Sharing::InterCore, 0), [vec![1000.0, 0.0], vec![1000.0, 0.0], vec![together, censored]])

@@ -1,4 +1,4 @@
-//! The experiment on a modeled machine: interference by the caches alone, exact and without noise.
+//! The experiment on a modeled machine: interference through the caches alone, exact and without noise.
 //!
 //! A co-runner that spins accesses no memory, so the control is the run alone.
 
@@ -28,8 +28,8 @@ pub struct Request<'a> {
     pub slices: &'a [Ns],
 }
 
-/// Returns three programs for a machine whose outermost level holds `bytes`: one whose working set is half of it, one that writes all of it, and
-/// one that needs the inner levels only.
+/// Returns three programs for a machine whose outermost level holds `bytes`: a program whose working set is half of that size, a program that
+/// writes as much as that size, and a program that needs the inner levels only.
 pub fn programs(bytes: Bytes) -> Vec<String> {
     vec![
         format!("chase:area={},line=64,steps={},seed=1", bytes.0 / 2, bytes.0 / 128),
@@ -60,7 +60,7 @@ pub fn play(
         going
     };
     'all: for program in 0..count {
-        // The first job brings everything in; the second tells how many it takes. As many in every condition.
+        // The first job loads the caches, and the second shows how long a job takes. Every condition has the same number of jobs.
         let twice = request.run(program, 2, None, None, &mut go_on)?.cycles;
         let once = request.run(program, 1, None, None, &mut go_on)?.cycles;
         let length = request.cycles(Ns(SLICES.saturating_mul(longest.0)));
@@ -70,7 +70,7 @@ pub fn play(
             let alone = request.run(program, jobs, None, part, &mut go_on)?;
             for (sharing, slice_ns) in sharings.iter().copied() {
                 let together = request.run(program, jobs, Some((sharing, slice_ns)), part, &mut go_on)?;
-                // One that was interrupted is shorter than it should be.
+                // An interrupted run is too short to be used.
                 if !go_on(0) {
                     break 'all;
                 }
@@ -117,7 +117,8 @@ impl Request<'_> {
         self.machine.colors().into_iter().map(|(name, _)| name)
     }
 
-    /// Returns the ways of dividing the outermost level evenly among the programs: by colors and by cache ways, if there are enough of them.
+    /// Returns the equal divisions of the outermost level among the programs: by colors and by cache ways. Leaves out a division that has too
+    /// few colors or ways for the programs.
     fn divided(&self) -> Vec<Divided> {
         let data: Vec<_> = self.machine.levels.iter().filter(|level| level.holds != Holds::Instruction).collect();
         let number = data.len() as u8;
@@ -131,8 +132,8 @@ impl Request<'_> {
         parts.into_iter().filter_map(divided).collect()
     }
 
-    /// Simulates `jobs` jobs of `program`, alone or while the others run again and again, and returns its outcome. `part` gives every program
-    /// its share of the divided level.
+    /// Simulates `jobs` jobs of `program`, alone or while the others run again and again, and returns the outcome of the program. `part` gives
+    /// every program its share of the divided level.
     fn run(
         &self,
         program: usize,
@@ -169,7 +170,7 @@ impl Request<'_> {
             levels: Vec::new(),
             shared_levels: 0,
             timing: None,
-            // The same caches in every run.
+            // The number of CPUs is fixed, so that every run has the same caches.
             cpus: Some(self.programs.len() as u32),
             page: None,
             memory: None,
@@ -184,8 +185,8 @@ impl Request<'_> {
         Ok(outcome.tasks.swap_remove(0))
     }
 
-    /// Returns the values of a run as a measurement from outside sees them. In outer levels, fetches by the inner levels count as requests, and
-    /// their write-backs do not.
+    /// Returns the values of a run as a measurement by counters would report them. In outer levels, fetches by the inner levels count as
+    /// requests, and their write-backs do not.
     fn seen(&self, outcome: &TaskOutcome) -> Vec<f64> {
         let requests = |(at, name): (usize, String)| {
             // A program on the first CPU has the first of each level's caches, or the only one.
@@ -228,15 +229,15 @@ mod tests {
 
     #[test]
     fn a_co_runner_on_another_cpu_takes_lines_of_the_shared_level_and_neither_colors_nor_ways_let_it() {
-        // 64 KiB, half of the level, byte by byte beside one that goes over twice the level line by line: more than two new lines in each set
-        // before the program is back, whose own are two of four.
+        // The program reads 64 KiB, half of the level, byte by byte, and so has two of the four lines of each set. The co-runner writes twice
+        // the size of the level, line by line. It brings more than two new lines into each set before the program returns to that set.
         let measured =
             played(&["walk:area=64K,stride=1,passes=1,write=0", "walk:area=256K,stride=64,passes=1,write=1"]);
         assert_eq!(measured.rows.len(), 2 * 3 * 3);
         let open = row(&measured, Sharing::InterCore, Partitioning::None);
         assert!(measured.interferes(open) && open.together > 0.05, "{open:?}");
         let [first, second] = open.requests[..] else { panic!("{open:?}") };
-        // The first level is its own: what it is asked and what it has is the same in both.
+        // The program has a first level of its own, so its hits and misses there are the same in both runs.
         assert_eq!((first.hits[0], first.misses[0]), (first.hits[2], first.misses[2]));
         assert_eq!(second.hits[0] + second.misses[0], first.misses[0]);
         // Alone each line misses once.
@@ -245,7 +246,7 @@ mod tests {
         for partitioning in [Partitioning::Colors, Partitioning::Ways] {
             let own = row(&measured, Sharing::InterCore, partitioning);
             assert_eq!(own.requests[1].misses, [1024.0; 3], "{own:?}");
-            // As much is run as without parts.
+            // The program runs as many jobs as without a partition.
             assert_eq!(own.requests[0].misses[0], first.misses[0]);
             assert_eq!(own.together, 0.0);
         }
@@ -256,7 +257,7 @@ mod tests {
         let measured = played(&["walk:area=4K,stride=64,passes=1,write=0", "walk:area=64K,stride=64,passes=1,write=1"]);
         for partitioning in [Partitioning::None, Partitioning::Colors, Partitioning::Ways] {
             let row = row(&measured, Sharing::IntraCore, partitioning);
-            // 64 lines, each fetched once alone, and again after every time slice of the other.
+            // Each of the 64 lines is fetched once if the program is alone, and again after every time slice of the other.
             assert_eq!(row.requests[0].misses[0], 64.0);
             assert!(row.requests[0].misses[2] >= 5.0 * 64.0, "{row:?}");
         }

@@ -1,10 +1,11 @@
 //! Life cycle of unmodified programs: they are started, stop at their mark, continue, and end.
 //!
 //! The progress of an unmodified program cannot be seen from outside, but its end can. So a run is timed from a *mark*, when the program has had
-//! a CPU for a given time, to its end; its time is the CPU time in between. At the mark the program is stopped (SIGSTOP) until all are ready.
-//! The cost of moving its pages falls before the mark and is not included.
+//! a CPU for a given time, to the end of the program. The time of the run is the CPU time in between. At the mark the program is stopped
+//! (SIGSTOP) until all programs are ready. The cost of moving its pages falls before the mark and is not included.
 //!
-//! A message-driven program, whose jobs are started by release messages, need not be started for every run: its run is a number of jobs.
+//! A message-driven program, whose jobs are started by release messages, need not be started for every run: a run of such a program is a number
+//! of jobs.
 
 use std::fs::File;
 use std::io;
@@ -35,15 +36,15 @@ use crate::error::LabError;
 pub(super) const RUNNING: u8 = 20;
 /// Priority of programs that wait for their time slice.
 pub(super) const WAITING: u8 = 10;
-/// A program is moved to its colors after one part out of this many of its warm-up, as it has most of its memory by then.
+/// Divisor of the warm-up: a program is moved to its colors after this fraction of its warm-up, when it has most of its memory.
 const WARM_UP_SHARE: u64 = 4;
 /// Time between two readings of a program's CPU time.
 const POLL: Duration = Duration::from_micros(200);
-/// Number of times that a program is started until it is on its colors before its mark. The machine may be busy, and then moves pages slowly.
+/// Greatest number of times that a program is started until it is on its colors before its mark. A busy machine moves pages slowly.
 const STARTS_MAX: u32 = 10;
 /// Greatest time that a program may take to reach its mark.
 const LIMIT: Duration = Duration::from_secs(20);
-/// A program that ends within this share of its time alone has not done the same work.
+/// Share of its time alone below which a program has ended too early to have done the same work.
 const EARLY: f64 = 0.25;
 /// Number of bytes at the end of a failed program's standard error that are reported.
 const STDERR_BYTES: usize = 400;
@@ -52,8 +53,8 @@ const KILL: i32 = 9;
 const CONTINUE: i32 = 18;
 const STOP: i32 = 19;
 
-/// A program that runs or is stopped at its mark. Dropping it kills its process group, unless its end was taken: then the number may be
-/// that of another group.
+/// A program that runs or is stopped at its mark. Dropping this value kills the process group of the program, unless the end of the program was
+/// reaped: its number may then be that of another group.
 pub(super) struct Process {
     pub(super) name: String,
     pub(super) pid: Pid,
@@ -71,20 +72,20 @@ pub(super) struct Process {
 /// Options for starting a program.
 pub(super) struct Start<'a> {
     pub(super) words: &'a [String],
-    /// Whether release messages start its jobs. Its mark is then where it waits for the first message.
+    /// Whether release messages start the program's jobs. The mark is then the point where the program waits for the first message.
     pub(super) released: bool,
     /// Whether the program has to be on its colors by the end of its warm-up.
     pub(super) timed: bool,
     /// The file by which the program joins the resource group that has its cache ways.
     pub(super) joins: Option<&'a PathBuf>,
     /// Moves the pages of the program to its colors; `None` where it has no colors of its own.
-    pub(super) place: Option<&'a mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
+    pub(super) move_to_colors: Option<&'a mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
 }
 
 impl Process {
     /// Starts a program, lets it run until its CPU time reaches the warm-up, and stops it. `None` on an interrupt.
     ///
-    /// A program that is on its colors too late is started again, because its mark must lie where it does without colors.
+    /// A program that is on its colors too late is started again, because its mark must be the same as without colors.
     pub(super) fn start(setup: &Setup, mut start: Start<'_>) -> Result<Option<Process>, LabError> {
         for _ in 1..STARTS_MAX {
             match Process::started(setup, &mut start) {
@@ -96,12 +97,13 @@ impl Process {
     }
 
     fn started(setup: &Setup, start: &mut Start<'_>) -> Result<Option<Process>, LabError> {
-        let Start { words, released, timed, joins, place } = start;
+        let Start { words, released, timed, joins, move_to_colors } = start;
         let name = words.join(" ");
         let failed = |source| RunError::Start { program: name.clone(), source };
         let launch = Launch {
             cpus: Some(vec![setup.cpu.0]),
-            // Of ordinary priority until its mark: on a busy machine it would have its CPU while who moves its pages waits for one.
+            // The program has ordinary priority until its mark. With a higher one, it would run on a busy machine while the thread that moves
+            // its pages waits for a CPU.
             scheduling: setup.realtime.then(Scheduling::other),
             attached: true,
             own_pid: Vec::new(),
@@ -126,17 +128,17 @@ impl Process {
         };
         let mut process = Process { name, pid, threads: Vec::new(), mark: Ns(0), ended: false, stderr, lines };
         let mut moving = 0;
-        if let Some(place) = place {
+        if let Some(move_to_colors) = move_to_colors {
             if !process.run_until(Ns(setup.warm_up.0 / WARM_UP_SHARE), setup.warm_up)? {
                 return Ok(None);
             }
             let threads = pid.threads()?;
             let before = (process.cpu()?, process.cpu_of(&threads));
-            place(pid)?;
-            // Helpers that moved its pages were threads of it.
+            move_to_colors(pid)?;
+            // CPU time of helper threads of the program that moved its pages does not count.
             let now = process.cpu()?;
             moving = (now.0 - before.0.0).saturating_sub(process.cpu_of(&threads).saturating_sub(before.1));
-            // Else it would be timed from another instant than without colors.
+            // With a later mark, the program would be timed from another instant than without colors.
             if *timed && now.0 > setup.warm_up.0 + moving {
                 let [took_ms, warm_up_ms] = [now.0 - moving, setup.warm_up.0].map(|ns| ns as f64 / 1e6);
                 return Err(LabError::LateOnColors { program: process.name.clone(), took_ms, warm_up_ms });
@@ -192,8 +194,8 @@ impl Process {
         }
     }
 
-    /// Returns the CPU time from the mark to the end, or why the run is discarded. `cpu` is the CPU time at the end, and `alone` that of a run
-    /// alone, if known.
+    /// Returns the CPU time from the mark to the end, or as an error the reason why the run is discarded. `cpu` is the total CPU time at the
+    /// end, and `alone` is the time of a run alone, if known.
     pub(super) fn judge(&self, end: End, cpu: Ns, alone: Option<Ns>) -> Result<Ns, String> {
         let took = Ns(cpu.0.saturating_sub(self.mark.0));
         match alone {
@@ -235,7 +237,7 @@ impl Process {
         Ok(true)
     }
 
-    /// Stops the program and waits until it has stopped. It needs a CPU for that, so it gets `priority` first, if given.
+    /// Stops the program and waits until it has stopped. A program needs a CPU to stop, so it first gets `priority`, if given.
     pub(super) fn hold(&mut self, priority: Option<u8>) -> Result<(), LabError> {
         if let Some(priority) = priority {
             self.set_priority(priority);
@@ -244,7 +246,7 @@ impl Process {
         let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         launch::send(-self.pid.0, STOP).map_err(|source| self.pipe(source))?;
         waitid(pid.clone(), either).map_err(|error| self.pipe(error.into()))?;
-        // The kernel reports a stop once.
+        // Consumes the report of the stop, which the kernel would otherwise repeat at the next wait.
         let _ = waitid(pid, WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
         Ok(())
     }
@@ -254,7 +256,7 @@ impl Process {
         let mut set = CpuSet::new();
         set.set(cpu.0 as usize);
         for thread in &self.threads {
-            // One that has ended since needs no CPU.
+            // A thread that has ended since needs no CPU.
             let _ = sched_setaffinity(RawPid::from_raw(*thread), &set);
         }
         if let Some(priority) = priority {
@@ -334,7 +336,7 @@ mod tests {
         assert!(own.0 > 5_000_000 && childs.0 < own.0 / 4, "{own:?} {childs:?}");
     }
 
-    /// A program whose end was taken.
+    /// Returns a program whose end was reaped.
     fn reaped(pid: Pid, mark: u64) -> Process {
         let stderr = File::open("/dev/null").unwrap();
         Process { name: String::new(), pid, threads: Vec::new(), mark: Ns(mark), ended: true, stderr, lines: None }
@@ -359,7 +361,7 @@ mod tests {
         while launch::ended(child.id() as i32).unwrap().is_none() {
             thread::sleep(POLL);
         }
-        // Its output ends with the last process that has it.
+        // The pipe ends when the last process that holds it has ended.
         io::copy(&mut child.stdout.take().unwrap(), &mut io::sink()).unwrap();
         assert!(begin.elapsed() < Duration::from_secs(30) && child.wait().is_err());
     }

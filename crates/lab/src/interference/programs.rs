@@ -1,30 +1,29 @@
 //! Measurement of unmodified programs, alone and beside others.
 //!
 //! *Time slices* are given by this process, by SCHED_FIFO priorities: on the shared CPU all programs wait at a low priority, and one at a time
-//! has a higher one. SCHED_DEADLINE would serve as well, but admits no program that is bound to one CPU. In the slices of absent co-runners this
-//! process spins, as in the control. A program that blocks in its slice leaves the rest of it to the others.
+//! gets a higher priority. SCHED_DEADLINE would serve as well, but admits no program that is bound to one CPU. In the slices of absent
+//! co-runners this process spins, as in the control. A program that blocks in its slice leaves the rest of it to the others.
 //!
 //! *Co-runners end too.* Replacements, started and moved to their colors beforehand, are stopped until they are needed. If they run out, the run
-//! continues without co-runners and is censored: with them it would have taken at least as long. If a co-runner fails, or ends much sooner than
-//! it does alone, the run is discarded.
+//! continues without co-runners and is censored: with co-runners the run would have taken at least as long. If a co-runner fails, or ends much
+//! sooner than it does alone, the run is discarded.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isochrome_host::counters::events::{LevelEvents, events_of_levels};
-use isochrome_host::counters::{Counters, Reading};
+use isochrome_host::counters::events::LevelEvents;
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::RealtimeRequest;
 use isochrome_host::process::Pid;
 use isochrome_host::recolor::RecolorError;
-use isochrome_host::sys::clock;
 use isochrome_host::sys::launch::End;
 use isochrome_model::taskset::programs::Partitioning;
-use isochrome_model::units::{CpuId, Cycles, Ns};
+use isochrome_model::units::{CpuId, Ns};
 
 use super::process::{Process, RUNNING, Start, WAITING};
+use super::run::{Counting, Run};
 use super::{COLUMNS, Condition, Sharing, cpu};
 use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
@@ -44,7 +43,7 @@ const FAILURES_MAX: u32 = 3;
 pub struct Setup {
     /// Command lines of the programs.
     pub programs: Vec<Vec<String>>,
-    /// For each program, the indices of those that run beside it.
+    /// For each program, the indices of the programs that run beside it.
     pub beside: Vec<Vec<usize>>,
     /// For each program, the number of jobs in a run, if release messages start its jobs. Such a program is started once for a block. `None` if
     /// it runs to its end.
@@ -53,9 +52,9 @@ pub struct Setup {
     pub conditions: Vec<Condition>,
     /// CPU on which a program is measured.
     pub cpu: CpuId,
-    /// CPUs on which its co-runners run if they do not share its CPU.
+    /// CPUs on which the co-runners run if they do not share the CPU of the measured program.
     pub others: Vec<CpuId>,
-    /// Time that a program has a CPU before its mark.
+    /// CPU time of a program before its mark.
     pub warm_up: Ns,
     /// Greatest time from a program's mark to its end when it runs alone.
     pub limit: Ns,
@@ -71,8 +70,8 @@ pub struct Setup {
 pub type MoveToColors<'a> = dyn FnMut(usize, Pid) -> Result<(), RecolorError> + 'a;
 
 /// Returns the conditions that can be measured. `beside` lists the co-runners of each program, and `others` is the number of CPUs for
-/// co-runners: 0 rules out inter-core conditions. Intra-core conditions, one for each of `slices`, need `realtime` priorities. Programs share
-/// the whole cache, or have parts of it by one of `parts`.
+/// co-runners: 0 rules out inter-core conditions. Intra-core conditions, one for each of `slices`, need `realtime` priorities. Each is measured
+/// with the whole cache shared, and with the cache divided by each of `parts`.
 pub fn conditions(
     beside: &[Vec<usize>],
     others: usize,
@@ -97,7 +96,7 @@ pub fn conditions(
 /// The experiment. The calling thread has to run on the CPU of the setup, with a real-time priority if the programs get one.
 pub struct Programs<'s, 'p> {
     setup: &'s Setup,
-    place: &'p mut MoveToColors<'p>,
+    move_to_colors: &'p mut MoveToColors<'p>,
     /// For each program, the time of a run alone; `None` until it is known, and always for programs that are only co-runners.
     lengths: Vec<Option<Ns>>,
     /// The measured program of this block; `None` if release messages do not start its jobs.
@@ -111,11 +110,11 @@ pub struct Programs<'s, 'p> {
 }
 
 impl<'s, 'p> Programs<'s, 'p> {
-    /// Returns the experiment of `setup`; `place` moves its programs to their colors.
-    pub fn new(setup: &'s Setup, place: &'p mut MoveToColors<'p>) -> Programs<'s, 'p> {
+    /// Returns the experiment of `setup`; `move_to_colors` moves its programs to their colors.
+    pub fn new(setup: &'s Setup, move_to_colors: &'p mut MoveToColors<'p>) -> Programs<'s, 'p> {
         let programs = setup.programs.len();
         let (lengths, failed) = (vec![None; programs], vec![0; programs]);
-        Programs { setup, place, lengths, subject: None, ready: Vec::new(), failed, failures: Vec::new() }
+        Programs { setup, move_to_colors, lengths, subject: None, ready: Vec::new(), failed, failures: Vec::new() }
     }
 
     fn start(&mut self, program: usize, partitioning: Partitioning) -> Result<Option<Process>, LabError> {
@@ -126,18 +125,19 @@ impl<'s, 'p> Programs<'s, 'p> {
             Partitioning::Both => (true, true),
         };
         let timed = self.is_measured(program);
-        let mut place = |pid| (self.place)(program, pid);
+        let mut move_to_colors = |pid| (self.move_to_colors)(program, pid);
         let start = Start {
             words: &self.setup.programs[program],
             released: self.setup.jobs[program].is_some(),
             timed,
             joins: self.setup.joins.get(program).filter(|_| ways),
-            place: if colors { Some(&mut place) } else { None },
+            move_to_colors: if colors { Some(&mut move_to_colors) } else { None },
         };
         Process::start(self.setup, start)
     }
 
-    /// Returns the time of a run of `program` that ended as given, with the CPU time by then; `None` if the run is discarded.
+    /// Returns the time of a run of `program`; `None` if the run is discarded. `end` tells how the program ended, and `cpu` is its CPU time by
+    /// then.
     ///
     /// Fails if the program failed when it ran alone, or failed [`FAILURES_MAX`] times in a row.
     fn judge(&mut self, program: usize, process: &Process, (end, cpu): (End, Ns)) -> Result<Option<Ns>, LabError> {
@@ -166,7 +166,8 @@ impl<'s, 'p> Programs<'s, 'p> {
         self.setup.conditions.iter().any(|condition| condition.program == program)
     }
 
-    /// Starts and stops co-runners of `program`, as many as a run needs that takes `length` alone. An interrupt ends this early.
+    /// Starts processes of the co-runner `program` and stops them at their marks, as many as are needed beside a run that takes `length` alone.
+    /// An interrupt ends this early.
     fn reserve(&mut self, program: usize, partitioning: Partitioning, length: Option<Ns>) -> Result<(), LabError> {
         let runs =
             self.lengths[program].zip(length).map_or(0.0, |(own, of)| RESERVE * of.0 as f64 / own.0.max(1) as f64);
@@ -210,7 +211,7 @@ impl<'s, 'p> Programs<'s, 'p> {
         Ok(values)
     }
 
-    /// Lets the measured program and its co-runners continue from their marks; `None` on an interrupt.
+    /// Lets the measured program and its co-runners continue from their marks, and returns their run; `None` on an interrupt.
     fn begin<'r>(&mut self, condition: Condition, arm: Arm, others: &'r [usize]) -> Result<Option<Run<'r>>, LabError> {
         let (setup, program) = (self.setup, condition.program);
         let together = arm == Arm::Treatment;
@@ -240,14 +241,14 @@ impl<'s, 'p> Programs<'s, 'p> {
     }
 
     /// Gives the program, and on a shared CPU its co-runners, their time slices until it has completed the run. Returns the time of the run;
-    /// `None` if it is discarded or interrupted.
+    /// `None` if the run is discarded or interrupted.
     fn alternate(&mut self, run: &mut Run<'_>) -> Result<Option<Ns>, LabError> {
         let in_slices = run.is_in_slices();
         let (slots, slice) = match in_slices {
             true => (1 + run.others.len(), Duration::from_nanos(run.condition.slice_ns.0)),
             false => (1, CHECK),
         };
-        // Beside others it may take twice as long as in its share of the CPU alone.
+        // Beside others, a run may take twice the time that it needs alone in its share of the CPU.
         let times = if run.arm == Arm::Reference { 1 } else { 2 * slots as u64 };
         let limit = Duration::from_nanos(self.setup.limit.0.saturating_mul(times));
         let begin = Instant::now();
@@ -311,99 +312,6 @@ impl<'s, 'p> Programs<'s, 'p> {
     }
 }
 
-/// A run in progress.
-struct Run<'r> {
-    condition: Condition,
-    arm: Arm,
-    others: &'r [usize],
-    subject: Process,
-    /// For each of `others`, the process that runs; `None` in arms other than the treatment, and if its co-runners ran out.
-    mates: Vec<Option<Process>>,
-    counting: Counting,
-    /// Whether a co-runner ended before the program and no replacement was ready.
-    censored: bool,
-}
-
-impl Run<'_> {
-    fn sharing(&self) -> Sharing {
-        self.condition.sharing
-    }
-
-    fn is_in_slices(&self) -> bool {
-        self.sharing() == Sharing::IntraCore && self.arm != Arm::Reference
-    }
-
-    /// Returns the CPU and the priority of the co-runner at index `at`.
-    fn target(&self, at: usize, setup: &Setup) -> (CpuId, Option<u8>) {
-        match self.sharing() {
-            Sharing::InterCore => (setup.others[at], setup.realtime.then_some(RUNNING)),
-            Sharing::IntraCore => (setup.cpu, Some(WAITING)),
-        }
-    }
-
-    /// Gives the CPU to the process of `slot` until `until`: slot 0 is the measured program, and the others are its co-runners. Spins if the
-    /// slot has no process.
-    fn give_slice(&self, slot: usize, until: Instant, in_slices: bool) {
-        let left = || until.saturating_duration_since(Instant::now());
-        match if slot == 0 { Some(&self.subject) } else { self.mates[slot - 1].as_ref() } {
-            Some(process) => {
-                if in_slices {
-                    process.set_priority(RUNNING);
-                }
-                thread::sleep(left());
-                if in_slices {
-                    process.set_priority(WAITING);
-                }
-            }
-            None => {
-                let ticks = left().as_nanos() as u64 * clock::rate_hz() / 1_000_000_000;
-                clock::spin_until(Cycles(clock::now().0 + ticks));
-            }
-        }
-    }
-
-    /// Returns the values of a run that took `took`, in the order of the columns; `None` if `took` is.
-    fn values(&self, took: Option<Ns>, levels: &[LevelEvents]) -> Option<Vec<f64>> {
-        let time = [took?.0 as f64, f64::from(u8::from(self.censored))];
-        Some(time.into_iter().chain(self.counting.requests(levels)).collect())
-    }
-}
-
-/// Counters of the measured program. They count one thread only, so a run has no counts if the program has more than one or the counters fail.
-struct Counting {
-    counters: Option<(Counters, Reading)>,
-    single: bool,
-}
-
-impl Counting {
-    fn of(subject: &Process, levels: &[LevelEvents]) -> Counting {
-        let events = events_of_levels(levels);
-        let counters = (!events.is_empty() && subject.threads.len() == 1)
-            .then(|| Counters::of_thread(&events, subject.pid.0).ok())
-            .flatten();
-        let counters = counters.and_then(|counters| counters.read().ok().map(|reading| (counters, reading)));
-        Counting { counters, single: true }
-    }
-
-    /// Records whether `subject` still has at most one thread.
-    fn note_threads(&mut self, subject: &Process) {
-        self.single &= self.counters.is_none() || subject.pid.threads().map_or(true, |threads| threads.len() <= 1);
-    }
-
-    /// Returns hits and misses of each level since the beginning of the run; NaN if they were not counted.
-    fn requests(&self, levels: &[LevelEvents]) -> Vec<f64> {
-        let events = events_of_levels(levels);
-        let counts = self.counters.as_ref().filter(|_| self.single).and_then(|(counters, before)| {
-            Some(counters.between(before, &counters.read().ok()?).ok()?.values().to_vec())
-        });
-        let of_level = |level: &LevelEvents| match &counts {
-            Some(counts) => level.requests(&events, counts).map(|count| count as f64),
-            None => [f64::NAN; 2],
-        };
-        levels.iter().flat_map(of_level).collect()
-    }
-}
-
 impl Experiment for Programs<'_, '_> {
     type Condition = Condition;
     const JUDGED: Judged = super::JUDGED;
@@ -418,7 +326,8 @@ impl Experiment for Programs<'_, '_> {
         self.setup.conditions.clone()
     }
 
-    /// Measures one block, and before it the time alone of each program for which it is unknown. A block is discarded if one of its runs failed.
+    /// Measures one block. Before that, measures the time alone of each program whose time alone is unknown. A block is discarded if one of its
+    /// runs failed.
     fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         let mut others = self.setup.beside[condition.program].clone();
         recorder.rng.shuffle(&mut others);
@@ -454,14 +363,14 @@ mod tests {
         let slices = [Ns(1), Ns(2)];
         let beside = [vec![1], vec![0], vec![]];
         let found = conditions(&beside, 1, true, &slices, &[Partitioning::Colors, Partitioning::Ways]);
-        // Two programs with somebody beside them, on other CPUs and in slices of either length.
+        // Two programs have co-runners, on other CPUs and in slices of two lengths, each with three partitionings.
         assert_eq!(found.len(), 2 * 3 * 3);
         assert!(conditions(&beside, 0, true, &slices, &[]).iter().all(|it| it.sharing == Sharing::IntraCore));
         assert!(conditions(&beside, 2, false, &slices, &[]).iter().all(|it| it.sharing == Sharing::InterCore));
         assert!(conditions(&beside, 0, false, &slices, &[Partitioning::Ways]).is_empty());
     }
 
-    /// Recorded blocks, and the failures that made others be discarded.
+    /// Recorded blocks, and the failures for which other blocks were discarded.
     type Measured = (Vec<Block<Condition>>, Vec<String>);
 
     /// Runs the experiment on shell scripts that share the cache, without real-time priorities.
@@ -469,10 +378,10 @@ mod tests {
         tried_by(Partitioning::None, &mut |_, _| Ok(()), scripts, levels, (warm_up, limit))
     }
 
-    /// Runs the experiment on shell scripts, which `place` moves to their colors if they have some by `partitioning`.
+    /// Runs the experiment on shell scripts, which `move_to_colors` moves to their colors if `partitioning` gives them colors.
     fn tried_by<'p>(
         partitioning: Partitioning,
-        place: &'p mut MoveToColors<'p>,
+        move_to_colors: &'p mut MoveToColors<'p>,
         scripts: &[&str],
         levels: &[LevelEvents],
         (warm_up, limit): (Ns, Ns),
@@ -490,7 +399,7 @@ mod tests {
             programs,
             beside,
             cpu: cpus[0],
-            // With one CPU only they are beside it on that.
+            // If there is only one CPU, the co-runners share it with the program.
             others: vec![cpus[cpus.len() - 1]],
             warm_up,
             limit,
@@ -498,7 +407,7 @@ mod tests {
             joins: Vec::new(),
             levels: levels.to_vec(),
         };
-        let mut experiment = Programs::new(&setup, place);
+        let mut experiment = Programs::new(&setup, move_to_colors);
         let mut recorder = Recorder::new(&Amount { blocks: 2, samples: 1, seed: 1, cpu: cpus[0], limit: None });
         for condition in setup.conditions.repeat(2) {
             experiment.block(condition, &mut recorder).map_err(|error| error.to_string())?;
@@ -508,7 +417,7 @@ mod tests {
 
     const SECOND: Ns = Ns(1_000_000_000);
     const MINUTE: Ns = Ns(60_000_000_000);
-    /// Script whose work lies after a mark at its beginning.
+    /// Script that does most of its work after a mark at its beginning.
     const LOOP: &str = "i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done";
     const BEGINNING: Ns = Ns(2_000_000);
 
@@ -524,7 +433,7 @@ mod tests {
         assert!(error.contains("exit code 7; it said nothing") && error.contains("run it by hand"), "{error}");
     }
 
-    /// A busy machine moved pages so slowly that the experiment ended with an error.
+    /// A busy machine may move pages slowly, which must not end the experiment with an error.
     #[test]
     fn a_program_that_is_on_its_colors_too_late_is_started_again() {
         const WARM_UP: Ns = Ns(8_000_000);
@@ -537,8 +446,8 @@ mod tests {
             Ok(())
         };
         let script = [LOOP; 3].join("; ");
-        let tried = |place: &mut MoveToColors<'_>| {
-            tried_by(Partitioning::Colors, place, &[&script, &script], &[], (WARM_UP, MINUTE))
+        let tried = |move_to_colors: &mut MoveToColors<'_>| {
+            tried_by(Partitioning::Colors, move_to_colors, &[&script, &script], &[], (WARM_UP, MINUTE))
         };
         let mut starts = 0;
         let (blocks, _) = tried(&mut |_, pid| {
@@ -564,13 +473,13 @@ mod tests {
     fn a_run_whose_co_runner_fails_does_not_count_and_one_that_always_fails_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let been = folder.path().join("been");
-        // Not the first time, and then at its end.
+        // Fails at its end in every run but the first.
         let fails = format!("{LOOP}; [ -e {0} ] && {{ echo {0} is there >&2; exit 5; }}; touch {0}", been.display());
         let long = format!("{LOOP}; {LOOP}; {LOOP}");
         let error = tried(&[&long, &fails], &[], BEGINNING, MINUTE).unwrap_err();
         assert!(error.contains("exit code 5") && error.contains("is there): 3 times one after the other"), "{error}");
         assert!(error.contains("twice at the same time"), "{error}");
-        // Once only.
+        // Fails in its second run only.
         let once = format!(
             "{LOOP}; [ -e {0}.2 ] || {{ [ -e {0}.1 ] && touch {0}.2 && exit 5; touch {0}.1; }}; exit 0",
             been.display()
@@ -584,7 +493,7 @@ mod tests {
     #[test]
     fn what_a_program_did_from_its_mark_to_its_end_is_counted() {
         let faults = LevelEvents { level: 1, accesses: vec![PAGE_FAULTS], misses: vec![PAGE_FAULTS] };
-        // The shell's own, in one thread.
+        // The shell runs the loop itself, in one thread.
         let (blocks, _) = tried(&[LOOP, LOOP], &[faults], BEGINNING, MINUTE).unwrap();
         assert!(!blocks.is_empty());
         for run in blocks.iter().flat_map(|block| &block.samples) {

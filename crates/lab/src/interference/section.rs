@@ -1,4 +1,4 @@
-//! The section of a report on interference: by how much each program is longer beside the others, as in [Kim2013, Figure 3].
+//! The section of a report on interference: by how much longer each program takes beside the others, as in [Kim2013, Figure 3].
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ fn target(sharing: Sharing) -> &'static str {
     }
 }
 
-/// Describes where the others run in a row, with the length of the time slices.
+/// Describes on which CPUs the others run in the condition of `row`, with the length of the time slices.
 fn target_of(row: &Row) -> String {
     match row.condition.slice_ns.0 {
         0 => target(row.condition.sharing).to_owned(),
@@ -37,7 +37,7 @@ fn name(measured: &Interference, row: &Row) -> String {
     slice + &command(measured, row)
 }
 
-/// Returns the command of a row. A long one is cut to its end, which says more than its beginning.
+/// Returns the command of a row. A long command is cut to its end, which distinguishes programs better than its beginning.
 fn command(measured: &Interference, row: &Row) -> String {
     let command = measured.programs.get(row.condition.program).map_or("", |program| program.command.as_str());
     match command.chars().count() {
@@ -101,7 +101,7 @@ fn headline(measured: &Interference) -> (Option<Standing>, String, String) {
         measured.programs.len(),
         measured.rows.len()
     );
-    // Chosen before anything is measured: the program that was named first.
+    // The headline is about the program that was named first, a choice that does not depend on the results.
     let first = SHARINGS.iter().find_map(|sharing| rows(measured, *sharing).find(|row| is_open(row)));
     let Some(row) = first.filter(|_| measured.is_conclusive()) else {
         let text = "What programs cost each other cannot be told from this run.";
@@ -177,7 +177,8 @@ fn findings(measured: &Interference) -> Vec<String> {
     found
 }
 
-/// Draws how the others change time, hits and misses of one program, and below each the same with parts of a cache of its own.
+/// Draws by how much the others change the time, hits and misses of one program. Below each change follow those with parts of a cache of its
+/// own.
 fn changes(measured: &Interference, row: &Row) -> Changes {
     let rows: Vec<&Row> = [row].into_iter().chain(measured.divided_rows(row)).collect();
     let mut changes = Vec::new();
@@ -273,7 +274,7 @@ mod tests {
             assert!(words.contains(expected), "{expected}: {text}");
         }
         let row = text.lines().find(|line| line.trim_start().starts_with("hungry")).unwrap();
-        // Of no misses alone there is no share.
+        // Without misses alone there is no share.
         assert!(row.contains("11/12") && row.contains("+49.6") && row.trim_end().ends_with('–'), "{row}");
     }
 
@@ -308,7 +309,7 @@ mod tests {
             let svg = draw(&bars(&modeled(), sharing).into()).0.into_string();
             assert_eq!((svg.matches("own colors").count(), svg.matches("own ways").count()), (2, 2), "{svg}");
             assert!(!svg.contains("NaN"), "{svg}");
-            // Time, hits and misses of two levels, three times each; of no misses alone there is no share.
+            // Time, hits and misses of two levels, three times each, but not the second level's misses: there are none alone, hence no share.
             let svg = draw(&changes(&modeled(), &modeled().rows[0]).into()).0.into_string();
             assert_eq!(svg.matches("<rect class=\"solid\"").count(), 3 * 4, "{svg}");
             assert!(svg.contains("L2 misses") && !svg.contains("NaN"), "{svg}");

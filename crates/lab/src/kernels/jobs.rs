@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use isochrome_host::color::Target;
 use isochrome_host::color::eviction::{Canaries, TimedEvictionTest, WalkTicks};
 use isochrome_host::color::pool::FramePool;
+use isochrome_host::color::{ColorError, Target};
 use isochrome_host::counters::Counters;
 use isochrome_host::error::SystemError;
 use isochrome_host::load::flooder::FLOOD_PAGES_PER_WAY;
@@ -42,20 +42,21 @@ pub enum Work {
     },
 }
 
-/// Coefficients of the filter in [`Work::Combined`]. With the newest input they are 512 words, exactly two pages of 64-bit numbers. [Liedtke1997,
-/// §5.5]
+/// Number of coefficients of the filter in [`Work::Combined`]. The filter has two arrays of 512 numbers of 64 bits, which are exactly two pages.
+/// [Liedtke1997, §5.5]
 const COMBINED_TAPS: usize = 511;
 /// Number of time slices of one job of the matrix multiplication.
 const SLICES: u64 = 4;
 /// Pages of a job's heap beyond its working set, for headers and rounding.
 const HEAP_SLACK: usize = 4;
-/// Number of traversals of its memory in a flood.
+/// Number of times that a flood traverses its memory.
 const FLOOD_PASSES: u32 = 1;
 /// Number of canary pages: few, so that they occupy little of the task's colors.
 const CANARY_PAGES: usize = 4;
 /// Unrecorded jobs before a block.
 const WARM_UP_JOBS: usize = 3;
-/// Greatest share of a color that a task's memory may fill. The rest is for stack and kernel, and because replacement is not exactly LRU.
+/// Greatest share of a color that a task's memory may fill. The rest is left for the stack and the kernel, and because replacement is not
+/// exactly LRU.
 const COLOR_FILL: f64 = 0.5;
 
 impl Work {
@@ -102,19 +103,20 @@ pub struct Jobs<'a> {
     geometry: Geometry,
     /// Counters of level-2 and level-1 misses, in this order; `None` if misses cannot be counted.
     counters: Option<&'a Counters>,
-    /// Times of walks over canary pages; `None` if time does not tell hits from misses.
-    walk_ticks: Option<WalkTicks>,
+    /// Times of walks over canary pages.
+    walk_ticks: WalkTicks,
     /// Ticks that two readings of the clock take by themselves.
     clock_ticks: Cycles,
     /// Ticks of one step of the matrix multiplication.
     ticks_per_step: f64,
     /// The work of each experiment, with the memory that a job touches.
     works: Vec<(Work, Bytes)>,
-    /// Colors of a task that has its own; `None` for as many as its memory needs.
+    /// Colors of a task in partitioned conditions; `None` for as many colors as the memory of the task needs.
     colors: Option<Vec<Color>>,
 }
 
-/// The code that is timed, with the memory it lives in. Fields drop in order, so the allocations are dropped before the heap that holds them.
+/// The work that is timed, with the heap that holds its data. Fields drop in order, so the allocations are dropped before the heap that holds
+/// them.
 struct Task<M: BackingMemory> {
     body: Body,
     _heap: Heap<M>,
@@ -204,7 +206,9 @@ impl CoRunner {
 
 impl<'a> Jobs<'a> {
     /// Returns jobs for each of `works` in the memory of `pool`, whose colors are those of `target`; without a pool, in ordinary memory only.
-    /// `colors` are those of a task that has its own; `None` gives it as many as its memory needs.
+    /// `colors` are the colors of a task in partitioned conditions; with `None`, a task gets as many colors as its memory needs.
+    ///
+    /// Fails with [`LabError::NoCanaries`] if time does not tell hits from misses, because then no block could be accepted.
     pub fn new(
         pool: Option<&'a FramePool>,
         target: Target,
@@ -214,18 +218,18 @@ impl<'a> Jobs<'a> {
     ) -> Result<Jobs<'a>, LabError> {
         const CALIBRATIONS: u64 = 3;
         let sizes = target.sizes();
-        let calibrated = |seed| Some(TimedEvictionTest::calibrate(Arena::map(1).ok()?, sizes, seed).ok()?.ticks());
-        let walk_ticks = (0..CALIBRATIONS).find_map(calibrated);
+        let calibrated = |seed| -> Result<WalkTicks, ColorError> {
+            let arena = Arena::map(1).map_err(|source| SystemError::Memory { pages: 1, source })?;
+            Ok(TimedEvictionTest::calibrate(arena, sizes, seed)?.ticks())
+        };
+        // A disturbance may spoil a calibration.
+        let walk_ticks = (1..CALIBRATIONS).map(calibrated).find(Result::is_ok).unwrap_or_else(|| calibrated(0));
+        let walk_ticks = walk_ticks.map_err(|why| LabError::NoCanaries { why })?;
         let ticks_per_step = ticks_per_step()?;
         let with_memory = |work: &Work| Ok((*work, Body::make(*work, ticks_per_step)?.working_set()));
         let works = works.iter().map(with_memory).collect::<Result<_, LabError>>()?;
         let (geometry, clock_ticks) = (target.geometry, clock::overhead());
         Ok(Jobs { pool, geometry, counters, walk_ticks, clock_ticks, ticks_per_step, works, colors })
-    }
-
-    /// Whether the time of a walk over canary pages tells hits from misses. Otherwise no block is accepted, and every outcome is inconclusive.
-    pub fn has_canaries(&self) -> bool {
-        self.walk_ticks.is_some()
     }
 
     /// Returns the result of each problem size, concluded from `blocks`.
@@ -245,8 +249,8 @@ impl<'a> Jobs<'a> {
         self.works.iter().map(experiment).collect()
     }
 
-    /// Returns the colors that were given for a task, or else the first ones: as many as keep `memory` within [`COLOR_FILL`] of them, at most
-    /// half of all.
+    /// Returns the colors of a task with `memory` bytes: the given colors, if any. Otherwise returns the first colors, as many as keep `memory`
+    /// within [`COLOR_FILL`] of them, at most half of all colors.
     fn own_colors(&self, memory: Bytes) -> Vec<Color> {
         if let Some(colors) = &self.colors {
             return colors.clone();
@@ -270,8 +274,7 @@ impl<'a> Jobs<'a> {
         heap.check()?;
         let mut task = Task { body, _heap: heap };
         let line_bytes = self.geometry.line_bytes.0 as usize;
-        let mut canaries =
-            self.walk_ticks.map(|ticks| Canaries::new(canaries, line_bytes, ticks, recorder.rng.u64(..)));
+        let mut canaries = Canaries::new(canaries, line_bytes, self.walk_ticks, recorder.rng.u64(..));
         let co_runner = self.co_runner(at.condition, own)?;
         let spin = flood_ticks(&co_runner);
         for _ in 0..WARM_UP_JOBS {
@@ -289,22 +292,15 @@ impl<'a> Jobs<'a> {
 
     /// Runs one job and returns its values in the order of [`COLUMNS`](super::COLUMNS). `co_run` runs before each part and is not timed.
     #[inline]
-    fn job<M: BackingMemory>(
-        &self,
-        body: &mut Body,
-        canaries: &mut Option<Canaries<M>>,
-        co_run: impl Fn(),
-    ) -> Vec<f64> {
+    fn job<M: BackingMemory>(&self, body: &mut Body, canaries: &mut Canaries<M>, co_run: impl Fn()) -> Vec<f64> {
         let parts = body.parts();
         let (mut cycles, mut lost) = (0, 0.0);
         let mut misses = [0u64; 2];
         let mut counted = self.counters.is_some();
         for _ in 0..parts {
-            if let Some(canaries) = canaries {
-                canaries.refresh();
-            }
+            canaries.refresh();
             co_run();
-            lost += canaries.as_mut().map_or(f64::NAN, Canaries::lost);
+            lost += canaries.lost();
             let before = self.counters.map(Counters::read);
             let begin = clock::now();
             body.run_part();
@@ -326,7 +322,7 @@ impl<'a> Jobs<'a> {
         let flood = |memory: Box<dyn BackingMemory>, leaves: Leaves| -> (Box<dyn BackingMemory>, Flood) {
             let area = Bytes((memory.arena().page_count() * page_bytes()) as u64);
             let flood = Flood { area, line_bytes: self.geometry.line_bytes, passes: FLOOD_PASSES, leaves };
-            // Resident and dirty before anything is timed.
+            // Makes the memory resident and dirty before anything is timed.
             memory.arena().carry_out(Flood { passes: 1, leaves: Leaves::Dirty, ..flood }.accesses());
             (memory, flood)
         };
@@ -393,7 +389,7 @@ fn has_own_colors(condition: Condition) -> bool {
     matches!(condition, Condition::Partitioned | Condition::SingleWriter)
 }
 
-/// Returns the time of a flood in ticks, the median of a few.
+/// Returns the median time of five floods, in ticks.
 fn flood_ticks(co_runner: &CoRunner) -> Cycles {
     let mut times = [0u64; 5];
     for time in &mut times {
@@ -416,4 +412,19 @@ fn ticks_per_step() -> Result<f64, LabError> {
         shortest = shortest.min(clock::now().0 - begin.0);
     }
     Ok(shortest as f64 / Matmul::STEPS as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_refused_where_time_does_not_tell_lost_canary_lines() {
+        // The pages that should evict a level of 4 KiB fit into every first level, so nothing is evicted.
+        let geometry = Geometry { set_count: 64, ways: 1, line_bytes: Bytes(64) };
+        let target = Target { level: 2, geometry, inner: Bytes(0) };
+        let refused = Jobs::new(None, target, None, &[Work::Short(KernelKind::Dct, 8)], None).err();
+        let text = refused.expect("no block could be accepted").to_string();
+        assert!(text.contains("no block can be accepted") && text.contains("hint:"), "{text}");
+    }
 }

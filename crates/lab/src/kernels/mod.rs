@@ -18,7 +18,7 @@ use crate::samples::{Accepted, Arm, Block, Judged, accept};
 pub use jobs::{Jobs, Work};
 pub use section::section;
 
-/// What happens between the jobs of a task.
+/// Memory of a task, and activity of the co-runner between its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
@@ -47,8 +47,8 @@ pub struct Experiment {
     pub working_set: Bytes,
     /// Outcome of each condition.
     pub conditions: BTreeMap<Condition, Outcome>,
-    /// By how many cycles own colors shorten the effect of a flood: the effect in an unpartitioned block minus that in a partitioned one, paired in
-    /// the order they were run. `None` without both conditions, and in files of earlier versions.
+    /// Number of cycles by which own colors shorten the effect of a flood: the effect in an unpartitioned block minus that in a partitioned
+    /// block, paired in the order they were run. `None` without both conditions, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain_cycles: Option<Effect>,
 }
@@ -63,7 +63,7 @@ pub struct Kernels {
 }
 
 /// Times of the jobs of one kind, over the accepted blocks only.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct JobSummary {
     /// Number of jobs.
     pub n: u64,
@@ -81,8 +81,8 @@ pub struct JobSummary {
     pub l2_misses_median: Option<f64>,
     /// Median number of level-1 data misses per job; `None` without counters.
     pub l1_misses_median: Option<f64>,
-    /// Median share (0 to 1) of the lines of canary pages, in the colors of the task's memory, that were evicted from the colored level when the job
-    /// began, determined by time; `None` if time does not show it.
+    /// Median share (0 to 1) of the lines of canary pages, in the colors of the task's memory, that were evicted from the colored level when the
+    /// job began, determined by time; `None` if time does not show it.
     #[serde(default)]
     pub lost_median: Option<f64>,
 }
@@ -107,8 +107,8 @@ pub struct Outcome {
     pub ccdf: Vec<(Cycles, f64)>,
     /// Steal time during the accepted blocks.
     pub steal_ns: Ns,
-    /// By how many cycles a job is longer after the co-runner's work than in the control of the same block. `None` without blocks, and in files of
-    /// earlier versions.
+    /// Number of cycles by which a job is longer after the co-runner's work than in the control of the same block. `None` without blocks, and in
+    /// files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect_cycles: Option<Effect>,
 }
@@ -136,16 +136,16 @@ pub struct At {
     pub bench: Bench,
     /// Problem size of the job.
     pub size: u64,
-    /// What happens between jobs.
+    /// Memory of the task, and activity between jobs.
     pub condition: Condition,
 }
 
 /// The values of a job: its ticks; its level-2 demand misses and level-1 data misses, if counted; and the share (0 to 1) of canary lines, in the
-/// colors of the task, that had been evicted when it began, judged by time.
+/// colors of the task, that had been evicted when the job began, judged by time.
 pub const COLUMNS: [&str; 4] = ["cycles", "l2_misses", "l1_misses", "lost"];
 
-/// A block is not accepted if its control is slow or has lost canary lines, as both show a disturbance. Times alone may be too coarse to show
-/// it, because a core prefetches what is read in order.
+/// A block is not accepted if its control is slow or has lost canary lines, as both show a disturbance. Times alone may be too coarse to show a
+/// disturbance, because a core prefetches data that are read in order.
 pub const JUDGED: Judged = Judged { cost: |job| job[0], canary: Some(3) };
 
 /// Number of points of a distribution that are kept for drawing.
@@ -197,7 +197,7 @@ fn summary(accepted: &Accepted<'_, At>, arm: Arm) -> JobSummary {
     let sorted = Sorted::of(accepted.values(arm, |job| job[0]).into_iter().map(|it| it as u64));
     let n = sorted.as_ref().map_or(0, Sorted::n);
     let at = |q: f64| Cycles(sorted.as_ref().map_or(0, |s| s.quantile(q)));
-    // Nothing is said of what was not measured of every job.
+    // There is a median only if every job was measured.
     let median_of = |column: usize| {
         let values = accepted.values(arm, |job| job[column]);
         median(&values).filter(|_| values.len() as u64 == n)
@@ -247,12 +247,13 @@ mod tests {
         let (unpartitioned, partitioned) = (&outcomes[&Unpartitioned], &outcomes[&Partitioned]);
         assert_eq!((unpartitioned.blocks, unpartitioned.blocks_quiet), (3, 2));
         assert_eq!((partitioned.blocks, partitioned.blocks_quiet), (2, 1));
-        // One accepted block is what the partitioned condition has; the first of the other stands beside it.
+        // The partitioned condition has one accepted block, so only the first accepted block of the other condition counts.
         assert_eq!((partitioned.jobs.n, unpartitioned.jobs.n), (2, 2));
         assert_eq!((unpartitioned.jobs.cycles_max, partitioned.jobs.cycles_max), (Cycles(310), Cycles(111)));
         assert_eq!(partitioned.high_water_mark, HighWaterMark { value: 111, n: 2, last_rose_at: 2 });
         assert_eq!((partitioned.colors.len(), unpartitioned.colors.len()), (1, 0));
-        // Each against the control that does not decide: 305 - 101 and 312.5 - 105, whose middle is 205.75; and 204 less 110.5 - 105.
+        // Blocks are compared with the control that does not decide. The effects are 305 - 101 = 204 and 312.5 - 105 = 207.5, whose median is
+        // 205.75. The gain is 204 minus the partitioned effect, 110.5 - 105.
         assert_eq!(unpartitioned.effect_cycles.unwrap().estimate, 205.75);
         assert_eq!(conclude(&blocks, Bench::Filter, 64, &[]).1.unwrap().estimate, 204.0 - 5.5);
     }

@@ -12,13 +12,13 @@ use super::{Condition, Experiment, JobSummary, Kernels, Outcome};
 
 /// Least number of accepted blocks that carry a conclusion.
 const BLOCKS: u64 = 5;
-/// Least number of jobs for which the 99 % quantile is shown. For fewer jobs it is merely the longest.
+/// Least number of jobs for which the 99 % quantile is shown. For fewer jobs the quantile is merely the longest job.
 const JOBS: u64 = 100;
 /// Confidence of the bound on how often a high-water mark is exceeded.
 const CONFIDENCE: f64 = 0.95;
-/// Ratio of the ends of a range from which on it is drawn on a logarithmic axis.
+/// Least ratio of the ends of a range that is drawn on a logarithmic axis.
 const WIDE: f64 = 8.0;
-/// If blocks were not compared one by one, own colors help if they shorten the median job by at least this factor.
+/// Least factor by which own colors must shorten the median job to count as helpful, if blocks were not compared one by one.
 const GAIN: f64 = 1.05;
 
 /// The conditions with a flood.
@@ -68,7 +68,7 @@ impl Reading<'_> {
     }
 
     /// Returns the median job of a condition divided by c_min: the unpredictability that is drawn. Every recorded job follows a flood, so the
-    /// typical one already shows its effect. On a shared host, longer jobs show other disturbances, which the control shows too.
+    /// median job already shows the effect of the flood. On a shared host, longer jobs show other disturbances, which the control shows too.
     fn median(&self, condition: Condition) -> Option<f64> {
         self.over_min(&self.outcome(condition)?.jobs, |jobs| jobs.cycles_median)
     }
@@ -129,7 +129,7 @@ impl Reading<'_> {
         else {
             return (Standing::Inconclusive, "a time was recorded as zero".to_owned());
         };
-        // The effect of the flood is what exceeds the control of the same blocks; without one nothing can be gained or missed.
+        // The effect of the flood is the excess over the control of the same blocks. Without an effect, own colors can neither help nor fail.
         let effect = match flooded.effect_cycles {
             Some(effect) => effect.estimate > 0.0 && effect.is_significant(),
             None => flooded.control.n > 0 && flooded.control.cycles_median < flooded.jobs.cycles_median,
@@ -298,7 +298,7 @@ fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Chart {
     let (smallest, largest) = extent(sizes.iter().copied());
     let (low, high) = extent(lines.iter().flat_map(|line| line.points.iter().map(|p| p.1)).chain([0.0]));
     let x = if smallest > 0.0 && largest / smallest >= WIDE { Axis::log } else { Axis::linear };
-    // A single size stands in the middle.
+    // A single size stands in the middle of the axis.
     let ends = if smallest < largest { (smallest, largest) } else { (smallest * 0.5, smallest * 1.5) };
     let percent = |value: f64| format!("{}{} %", if value > 0.0 { "+" } else { "" }, format::tick(value));
     Chart {
@@ -343,7 +343,7 @@ fn exceedance_chart(clock: Clock, kernel: &Kernel<'_>, reading: &Reading<'_>) ->
         for &(cycles, share) in &outcome.ccdf {
             let x = clock.number(cycles);
             corners.push((x, height));
-            // Nothing exceeds the maximum; on a logarithmic axis that point does not exist.
+            // No job exceeds the maximum, and a logarithmic axis has no point for a share of 0.
             if share.is_finite() && share > 0.0 {
                 height = share.max(decades[0]);
                 corners.push((x, height));

@@ -1,8 +1,8 @@
 //! Tasks with a set miss ratio: the measured ratio against the predicted one. [Sebek2002, §3.3]
 //!
-//! The task is a loop over lines. If misses of the level can be counted, counters give its ratio. Otherwise its time does, interpolated between
-//! two controls: all lines of one fit into the level, and none of the other's. Both have as many pages as the task where colors allow it, hence
-//! the same translation of addresses.
+//! The task is a loop over lines. If misses of the level can be counted, counters give the miss ratio of the task. Otherwise the ratio is
+//! interpolated from the time of the task, between the times of two controls. All lines of the first control fit into the level, and no line of
+//! the second does. If there are enough colors, both controls have as many pages as the task, hence the same translation of addresses.
 
 pub mod modeled;
 pub mod search;
@@ -57,7 +57,7 @@ const COUNTED_MISSING: std::ops::RangeInclusive<f64> = 0.5..=1.5;
 pub enum By {
     /// By counters of misses.
     Counters,
-    /// By time, between the times of two controls.
+    /// By time, interpolated between the times of two controls.
     Time,
 }
 
@@ -77,7 +77,7 @@ pub struct Executed {
     pub hit_ns: f64,
     /// Time per access of the control that always misses, in ns.
     pub miss_ns: f64,
-    /// Counted misses per line of both controls, if counters were used: about 0 and 1 if the counters are right.
+    /// Counted misses per line of both controls, if misses were counted: about 0 and 1 if the counters are right.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<[f64; 2]>,
     /// Number of blocks run.
@@ -88,10 +88,10 @@ pub struct Executed {
     pub blocks_quiet: u64,
 }
 
-/// Concludes from the blocks of one condition how often `task` misses; `None` if none was accepted.
+/// Returns the measured miss ratio and times of `task` from the blocks of one condition; `None` if no block was accepted.
 ///
-/// Counters are trusted if they count almost no misses of the control that fits and about one miss per line of the other. Otherwise the ratio is
-/// interpolated by time between the two controls.
+/// Counters are trusted if they count almost no misses of the control that fits, and about one miss per line of the other control. Otherwise the
+/// ratio is interpolated by time between the two controls.
 pub fn conclude(task: &Task, blocks: &[Block<Condition>]) -> Option<Executed> {
     let all = accept(blocks, &JUDGED);
     let [accepted] = &all[..] else { return None };
@@ -104,7 +104,7 @@ pub fn conclude(task: &Task, blocks: &[Block<Condition>]) -> Option<Executed> {
     };
     let ratio = |block: &&Block<Condition>| match by {
         By::Counters => block.median(Arm::Treatment, misses),
-        // Of the lines; of the accesses, as many as there are words of a line.
+        // Time shows the share of lines that miss. Only one of the accesses to a line can miss, hence the division.
         By::Time => {
             let missing = block.median(Arm::Extreme, access_ns) - block.median(Arm::Control, access_ns);
             block.difference(access_ns) / missing / accesses_per_line
@@ -125,7 +125,7 @@ pub fn conclude(task: &Task, blocks: &[Block<Condition>]) -> Option<Executed> {
     })
 }
 
-/// The ratio on a modeled machine.
+/// The miss ratio on a modeled machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Modeled {
     /// Name of the machine.
@@ -141,15 +141,15 @@ pub struct Modeled {
 pub struct Comparison {
     /// Cache level in which the task should miss.
     pub level: u8,
-    /// Number of page colors of the level by its size; 1 if it has no colors.
+    /// Number of page colors of the level according to its size; 1 if the level has no colors.
     pub colors: u32,
     /// Kind of locality that sets the ratio.
     pub locality: Locality,
     /// Requested misses per access.
     pub asked: f64,
-    /// The task; after a search, the one of its result.
+    /// The task; after a search, the task that is the result of the search.
     pub task: Task,
-    /// Size of its lines, in bytes.
+    /// Size of all lines of the task, in bytes.
     pub bytes: u64,
     /// Misses per access by exact LRU.
     pub predicted_lru: f64,
@@ -161,7 +161,8 @@ pub struct Comparison {
     /// Result on this machine; `None` if no block was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executed: Option<Executed>,
-    /// Whether the colors of the task's pages rotate. Otherwise some sets have more of its lines than others, and the prediction is for another task.
+    /// Whether the colors of the task's pages rotate. Otherwise some sets have more lines of the task than others, and the prediction is for
+    /// another task.
     pub colored: bool,
     /// Reason why misses were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,8 +251,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Returns blocks of a task that misses in 30, 40 or 50 % of its lines, at 2 ns a hit and 12 ns a miss; every fourth is disturbed. `counted`
-    /// are a counter's misses per line: of the control that fits, of the task, and of the other control.
+    /// Returns blocks of a task that misses in 30, 40 or 50 % of its lines, at 2 ns a hit and 12 ns a miss; every fourth block is disturbed.
+    /// `counted` are a counter's misses per line: of the control that fits, of the task, and of the other control.
     fn blocks(counted: [f64; 3]) -> Vec<Block<Condition>> {
         let block = |i: usize| {
             let noise = if i % 4 == 3 { 5.0 } else { 0.0 };
@@ -281,7 +282,7 @@ pub(crate) mod tests {
         assert!(0.3 < low && low < 0.4 && 0.4 < high && high < 0.5, "{low} {high}");
         assert_eq!((executed.hit_ns, executed.miss_ns, executed.counted), (2.0, 12.0, None));
         assert_eq!(conclude(&task(), &[]), None);
-        // Two words of a line: half of the accesses.
+        // With two words per line, half as many of the accesses miss.
         let combined = Task { words: 2.0, ..task() };
         near(conclude(&combined, &blocks(NOT_COUNTED)).unwrap().miss_ratio, 0.2);
     }
@@ -302,7 +303,7 @@ pub(crate) mod tests {
             (executed.by, executed.miss_ratio)
         };
         assert_eq!(by([0.01, 0.35, 0.97]), (By::Counters, 0.35));
-        // One that stands still, one that also counts hits, one that counts everything twice.
+        // A counter that stands still, one that also counts hits, and one that counts everything twice.
         for wrong in [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 0.7, 2.0]] {
             let (by, ratio) = by(wrong);
             assert!(by == By::Time && (ratio - 0.4).abs() < 1e-9, "{wrong:?}");
@@ -321,7 +322,7 @@ pub(crate) mod tests {
         let (apart, why) = comparison.apart().unwrap();
         assert!((apart + 0.13).abs() < 0.001 && why.contains("exact LRU"), "{apart}");
         assert_eq!(comparison.standing(), None, "nothing was required");
-        // 33 % lies between 32 and 41 %.
+        // The prediction of 33 % lies in the interval from 32 to 41 %.
         comparison.executed = Some(Executed { blocks_quiet: BLOCKS_MIN - 1, ..executed(0.37) });
         assert_eq!((comparison.apart(), comparison.standing()), (None, Some(Standing::Inconclusive)));
     }

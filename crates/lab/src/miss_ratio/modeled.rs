@@ -4,7 +4,8 @@ use isochrome_model::miss_ratio::Task;
 use isochrome_model::sim::{ConfigError, DescribedMachine, Level, Simulator};
 use isochrome_model::trace::Access;
 
-/// Unrecorded passes, until each is like the one before. Under LRU that holds from the third pass on; other policies need some more.
+/// Number of unrecorded passes, after which every pass is like the one before. Under LRU this holds from the third pass on; other policies need
+/// some more.
 const WARM_UP: u64 = 4;
 /// Number of passes whose misses are counted.
 const PASSES: u64 = 4;

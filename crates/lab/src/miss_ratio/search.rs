@@ -1,7 +1,7 @@
 //! The search for the size of a loop with the requested miss ratio, on a machine whose response is unknown and noisy.
 //!
 //! The search assumes only that larger loops miss more often. It fits a rising curve to all tries so far (isotonic regression), and the next
-//! size is where the curve crosses the requested ratio. So later tries outweigh one that noise has spoiled; bisection would exclude the right
+//! size is where the curve crosses the requested ratio. So later tries outweigh a try that noise has spoiled; bisection would exclude the right
 //! size after such a try. A size counts as found if two successive tries of it are near the requested ratio, because the second try was not
 //! selected for its outcome.
 
@@ -42,7 +42,8 @@ pub fn outcome(tries: &[Tried], asked: f64) -> Option<Tried> {
     tries.iter().min_by(|a, b| apart(a).total_cmp(&apart(b))).copied()
 }
 
-/// Tries sizes from `smallest` to `largest`, beginning with `first`, until one is found or [`TRIES`] are made. Returns every try, in order.
+/// Tries sizes from `smallest` to `largest`, beginning with `first`, until a size is found or [`TRIES`] tries are made. Returns every try, in
+/// order.
 ///
 /// `measure` executes a loop of the given number of lines. If it returns `None`, the search ends; if it fails, so does the search.
 pub fn search<E>(
@@ -55,7 +56,7 @@ pub fn search<E>(
     while tries.len() < TRIES && !found(&tries, asked) {
         let Some(executed) = measure(lines)? else { break };
         tries.push(Tried { lines, executed });
-        // What is near is tried once more.
+        // A size whose miss ratio is near is tried once more.
         let once = tries.len() < 2 || tries[tries.len() - 2].lines != lines;
         if (executed.miss_ratio - asked).abs() > NEAR || !once {
             lines = crossing(&tries, asked, smallest, largest);
@@ -73,10 +74,10 @@ fn crossing(tries: &[Tried], asked: f64, smallest: u64, largest: u64) -> u64 {
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let middle = |points: &[(f64, f64)]| {
         let (x, y): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
-        // Of two values the lower one: a value between them would be no size that was tried, and no ratio that came out.
+        // Of two values this takes the lower one, because a value between them would be neither a tried size nor a measured ratio.
         (quantile(&x, 0.5).unwrap_or_default(), quantile(&y, 0.5).unwrap_or_default())
     };
-    // Neighbors that do not rise become one point in their middle. [Barlow1972]
+    // Neighbors that do not rise are merged into one point at their medians. [Barlow1972]
     let mut curve: Vec<Vec<(f64, f64)>> = Vec::new();
     for point in points {
         let mut last = vec![point];
@@ -164,7 +165,7 @@ mod tests {
             let tries = tries(0.33, &mut noisy);
             let last = outcome(&tries, 0.33).unwrap();
             if found(&tries, 0.33) {
-                // Two measurements within 2 points, each off by 2 at most unless both were spoiled.
+                // Both last measurements are within 2 points, and each is off by at most 2 points unless both were spoiled.
                 lost += u32::from((response(last.lines) - 0.33).abs() > NEAR + 0.02);
             } else {
                 not_found += 1;
@@ -179,7 +180,7 @@ mod tests {
         assert!(!found(&tries, 0.33) && tries.len() == TRIES);
         let nearest = outcome(&tries, 0.33).unwrap();
         assert_eq!(nearest.executed.miss_ratio, 0.2);
-        // The jump was closed in on, and every try is listed.
+        // The search closed in on the jump, and every try is listed.
         assert!(tries.iter().any(|tried| (695..700).contains(&tried.lines)), "{tries:?}");
         assert!(tries.iter().any(|tried| (700..705).contains(&tried.lines)), "{tries:?}");
         assert!(outcome(&[], 0.33).is_none());

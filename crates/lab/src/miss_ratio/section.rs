@@ -145,8 +145,7 @@ pub fn section(comparison: &Comparison) -> Section {
         .findings(findings(comparison))
 }
 
-/// Draws the misses per line of a loop against its size: by exact LRU, by the straight line of the document, and as measured. [Sebek2002, Figure
-/// 5]
+/// Draws the misses per line of a loop against its size: by exact LRU, by the straight line of the paper, and as measured. [Sebek2002, Figure 5]
 fn chart(comparison: &Comparison) -> Chart {
     let task = &comparison.task;
     let geometry = task.geometry;
@@ -157,7 +156,7 @@ fn chart(comparison: &Comparison) -> Chart {
     let (first, last) = (first - first / 20, last + last / 20);
     let share = |lines: u64| 100.0 * lines as f64 / capacity as f64;
     let curve = |name: &str, hue, dash, ratio: fn(Geometry, u64) -> f64| {
-        // Both bend at these two, and the steps in between follow the curve.
+        // Both curves bend at the first two of these sizes, and the steps in between follow the curve.
         let mut sizes: Vec<u64> = (first..=last).step_by(((last - first) / 100).max(1) as usize).collect();
         sizes.extend([capacity, capacity + geometry.set_count, last]);
         sizes.sort_unstable();
@@ -167,7 +166,8 @@ fn chart(comparison: &Comparison) -> Chart {
     };
     let per_line = task.accesses_per_pass() as f64 / task.lines.max(1) as f64;
     let at = |lines: u64, ratio: f64| (share(lines), 100.0 * ratio * per_line);
-    // A point with its interval is a line from one to the other, which ends at the point, beside which its name is written.
+    // A point with its interval is drawn as a line between the ends of the interval. The line then returns to the point, because its name is
+    // written beside its last end.
     let point = |name: &str, lines, ratios: [f64; 3], hollow| {
         let points = ratios.map(|ratio| at(lines, ratio));
         let marks = vec![Mark { at: points[1], hollow }];
@@ -267,7 +267,7 @@ mod tests {
         let section = section(&searched(&[(8504, 0.2), (8700, 0.34), (8700, 0.32)]));
         let svg = draw(section.figures().next().unwrap()).0.into_string();
         let of_class = |class: &str| svg.matches(&format!("class=\"{class}\"")).count();
-        // The task on both curves and measured; three tries.
+        // Marks: the task on both curves, and its measured ratio. Hollow marks: three tries.
         assert_eq!((of_class("mark"), of_class("mark hollow")), (3, 3));
         assert_eq!((of_class("line solid"), of_class("line dashed"), of_class("line thin")), (1, 1, 4));
         assert!(svg.contains("task: 8700 lines") && svg.contains(">measured<") && !svg.contains("NaN"), "{svg}");

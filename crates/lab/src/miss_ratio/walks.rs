@@ -105,7 +105,7 @@ struct Layout {
     colors: usize,
     lines_per_page: u64,
     line_bytes: u64,
-    /// Lines of a page for each line that the control that always hits uses: it uses one out of this many.
+    /// Divisor of the lines of a page: the control that always hits uses one out of this many lines.
     thinned: u64,
 }
 
@@ -114,12 +114,13 @@ impl Layout {
         let line_bytes = task.geometry.line_bytes.0;
         let lines_per_page = page_bytes() as u64 / line_bytes;
         let pages = task.lines.div_ceil(lines_per_page) as usize;
-        // Half of the ways, by which no replacement loses a line.
+        // The control fills at most half of the ways, so that no replacement policy evicts its lines.
         let thinned = (2 * pages.div_ceil(colors) as u64).div_ceil(u64::from(task.geometry.ways)).max(1);
         Layout { pages, colors, lines_per_page, line_bytes, thinned }
     }
 
-    /// Returns the lines of the control that always hits: an equal part of each page, at other lines than in the next page of the same color.
+    /// Returns the lines of the control that always hits: an equal share of the lines of each page, but other lines than in the next page of the
+    /// same color.
     fn thin(&self) -> Vec<u64> {
         let all = 0..self.pages as u64 * self.lines_per_page;
         all.filter(|line| {
@@ -176,7 +177,7 @@ impl Experiment for Walks<'_> {
         }
         let all: Vec<Color> = (0..pool.map_or(1, FramePool::colors) as u16).map(Color).collect();
         let layout = Layout::of(task, pool.map_or_else(|| target_colors(self.target), |_| all.len()));
-        // Without colors there are more pages instead.
+        // Without colors, the control that always misses has more pages instead of fewer colors.
         let few_colors = &all[..(all.len() / CROWDED).max(1)];
         let crowded_pages = if all.len() >= CROWDED { layout.pages } else { CROWDED * layout.pages };
         let crowded_lines = 0..crowded_pages as u64 * layout.lines_per_page;
@@ -240,7 +241,7 @@ mod tests {
             for line in layout.thin() {
                 *sets.entry((line / 64 % 4, line % 64)).or_default() += 1;
             }
-            // Equal parts of a page differ by a line, pages by a page.
+            // Half of the 4 ways are 2 lines.
             assert!(sets.values().all(|lines| *lines <= 2), "{sets:?}");
             assert!(sets.len() > 64, "the rest of the sets is not used: {}", sets.len());
         }

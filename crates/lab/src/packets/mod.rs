@@ -19,7 +19,7 @@ pub use traffic::{Division, Sending, pages_per_color};
 pub enum Path {
     /// smoltcp with a card in memory.
     Memory,
-    /// smoltcp with a TAP device, behind which is the kernel's UDP.
+    /// smoltcp with a TAP device that leads to the kernel's UDP.
     Tap,
     /// The kernel's UDP over the loopback device.
     Kernel,
@@ -29,7 +29,7 @@ pub enum Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// The packet is sent. The flood comes before.
+    /// The packet is sent. A flood comes before the packet.
     Send,
     /// The packet is received. A flood comes before the request, and another before the packet is taken from the card.
     Receive,
@@ -79,8 +79,8 @@ pub struct Point {
     pub flooded_ns: f64,
     /// Median time of the control, in ns.
     pub control_ns: f64,
-    /// By how much a block takes longer after a flood than its own control, as a share: the effect. Unlike times, it does not depend on the clock of
-    /// the core, which may change from block to block.
+    /// Share by which packets take longer after a flood than in the control of the same block: the effect. Unlike times, it does not depend on
+    /// the clock of the core, which may change from block to block.
     pub overhead: f64,
     /// 95 % confidence interval of the effect; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,11 +108,11 @@ pub struct Net {
     pub pattern: Pattern,
     /// Number of colors of driver, server, client and flooder if they are divided.
     pub colors: [u32; 4],
-    /// Rate of the counter that packets were timed by, per second: that of the processor's time stamps, as in the paper; 0 in older files, which lack
-    /// it.
+    /// Rate in Hz of the counter by which packets were timed: the processor's time-stamp counter, as in the paper. The rate is 0 in older files,
+    /// which lack it.
     #[serde(default)]
     pub counter_hz: u64,
-    /// All conditions, by direction, size and setting.
+    /// Results of all conditions, ordered by direction, size and setting.
     pub points: Vec<Point>,
 }
 
@@ -134,7 +134,7 @@ pub fn conclude(blocks: &[Block<Condition>], counter_hz: u64) -> Vec<Point> {
     let point = |accepted: &Accepted<'_, Condition>| {
         let overhead = |block: &&Block<Condition>| block.difference(total) / block.median(Arm::Control, total).max(1.0);
         let overhead = Effect::of(&accepted.blocks.iter().map(overhead).collect::<Vec<_>>())?;
-        // Typical blocks: packets of one block are more alike than those of several.
+        // Median over the blocks, because packets of one block are more alike than packets of several blocks.
         let over = |arm, of: &dyn Fn(&[f64]) -> f64| {
             let blocks: Vec<f64> = accepted.blocks.iter().map(|block| block.median(arm, of)).collect();
             ns(median(&blocks).unwrap_or_default())
@@ -161,13 +161,13 @@ pub fn conclude(blocks: &[Block<Condition>], counter_hz: u64) -> Vec<Point> {
 pub struct Row {
     /// Bytes of a packet's payload.
     pub bytes: usize,
-    /// Time without a flood, in ns: the control of the setting that shares the cache.
+    /// Time without a flood, in ns: the control of [`Setting::Flooded`].
     pub alone_ns: f64,
     /// Time after a flood by mere writing, in ns.
     pub naive_ns: f64,
     /// Time after a flood by the chosen pattern, in ns.
     pub flooded_ns: f64,
-    /// Time after that flood if each component has its own colors, in ns.
+    /// Time after a flood by the chosen pattern if each component has its own colors, in ns.
     pub partitioned_ns: f64,
     /// Share by which own colors lengthen a packet by themselves, without a flood.
     pub colors_alone: f64,
@@ -253,7 +253,7 @@ impl Net {
         (!rows.is_empty()).then(|| between as f64 / rows.len() as f64)
     }
 
-    /// Returns the row of the packet size nearest to [`BYTES_STATED`].
+    /// Returns the row of the packet size nearest to [`BYTES_STATED`]; `None` if nothing was measured.
     pub fn stated(&self, direction: Direction) -> Option<Row> {
         self.rows(direction).into_iter().min_by_key(|row| row.bytes.abs_diff(BYTES_STATED))
     }
@@ -351,7 +351,7 @@ pub(crate) mod tests {
         assert!(!net.holds(), "two of three are less than four of five");
         let fewer = Net { points: net.points.iter().filter(|p| p.condition.bytes < 8192).copied().collect(), ..net };
         assert!(fewer.holds());
-        // Where few colors cost more by themselves than the flood of all, the overhead does not tell, but the plain medians do.
+        // If few colors cost more by themselves than a flood of all colors, the plain medians show this cost, and the overhead does not.
         let mut slow = fewer;
         for point in slow.points.iter_mut().filter(|point| point.condition.setting == Setting::Partitioned) {
             (point.control_ns, point.flooded_ns) = (4.0 * point.control_ns, 4.0 * point.flooded_ns);

@@ -96,7 +96,7 @@ fn headline(nets: &[Net]) -> (Option<Standing>, String, String) {
          {received_own:.0} % with colors for the parts of the stack.",
         net.level, send.bytes
     );
-    // The kernel's path is there to be compared with: nothing is required of it.
+    // The kernel's path serves for comparison only, so nothing is required of it.
     let standing = if !nets.iter().all(Net::is_conclusive) {
         Standing::Inconclusive
     } else if nets.iter().filter(|net| net.path != Path::Kernel).all(Net::holds) {

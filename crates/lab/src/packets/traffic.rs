@@ -1,7 +1,7 @@
 //! Packets through a stack whose components have colors of their own, or share the cache.
 //!
-//! All components run in one thread, one after the other, as they would if each waited for the next. The cost of switching between servers is
-//! not included. In every condition, code and stack lie where the system has put them.
+//! All components run in one thread, one after the other, as they would if each component waited for the next. The cost of switching between
+//! servers is not included. In every condition, code and stack lie where the system has put them.
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::FramePool;
@@ -44,7 +44,7 @@ impl Division {
         let share = |sixteenths: usize| (all.len() * sixteenths / 16).max(1);
         let counts = match path {
             Path::Memory | Path::Tap => [share(2), share(3), share(2)],
-            // The kernel's memory lies in all colors, whatever is done.
+            // Driver and server are in the kernel, whose memory lies in all colors.
             Path::Kernel => [0, 0, share(2)],
         };
         let flooder = all.len().checked_sub(counts.iter().sum()).filter(|left| *left >= reserved.max(1))?;
@@ -143,7 +143,7 @@ impl Experiment for Sending<'_> {
             packet(&mut *traffic, direction, bytes, || {})?;
         }
         recorder.measure(condition, &[Arm::Control, Arm::Treatment], |arm| {
-            // What the last flood has left is brought back before the packet that counts.
+            // This unrecorded packet reloads the lines that the last flood has evicted.
             packet(&mut *traffic, direction, bytes, || {})?;
             clock::spin_until(Cycles(clock::now().0 + gap));
             packet(
@@ -173,7 +173,7 @@ fn packet(
         }
         Direction::Receive => {
             let asked = traffic.request(bytes)?;
-            // The card puts the packet into memory while the stack waits. The flood comes after it: the oldest state it can be found in.
+            // The card puts the packet into memory while the stack waits. The flood comes after that, so that the packet too has been evicted.
             traffic.arrive(bytes)?;
             disturb();
             let taken = traffic.take(bytes)?;

@@ -28,14 +28,15 @@ use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
-/// Unrecorded handoffs before each recorded one, so that it begins as in the best case.
+/// Number of unrecorded handoffs before each recorded handoff, so that the recorded handoff begins as in the best case.
 const WARM_UP: usize = 2;
 /// Time from arming the timer to its expiry, in ns, in addition to the time of the flood before it.
 const ALARM: u64 = 50_000;
 /// Attempts at each requested handoff. An attempt that an unrelated interrupt hits may lack some of its times.
 const TRIES: usize = 4;
 
-/// Returns the conditions that the calling thread can measure. Preemptions need SCHED_FIFO; partitioned conditions need `colors`.
+/// Returns the conditions that the calling thread can measure. Preemptions need SCHED_FIFO, and partitioned conditions need memory of known
+/// colors. `colors`: whether there is such memory.
 pub fn conditions(colors: bool) -> Vec<Condition> {
     let preempts = Scheduling::current().is_ok_and(|now| now.fifo_priority().is_some_and(|priority| priority < 99));
     let mut conditions = Vec::new();
@@ -80,9 +81,9 @@ struct PingPong {
     words: [AtomicU32; 2],
     pipes: [(PipeReader, PipeWriter); 2],
     threads: [AtomicI32; 2],
-    /// What the second thread does before it gives the CPU back, as a number of [`Arm`]; 0 for nothing.
+    /// Treatment by the second thread before it gives the CPU back, as the number of an [`Arm`]; 0 for no treatment.
     before: AtomicU8,
-    /// When the second thread's timer expires, in ns of CLOCK_MONOTONIC.
+    /// Time at which the second thread's timer expires, in ns of CLOCK_MONOTONIC.
     alarm: AtomicU64,
     /// Ticks at which the second thread got the CPU, and (`left`) at which it began to give it back; 0 if it has not yet.
     arrived: AtomicU64,
@@ -119,7 +120,7 @@ impl PingPong {
     #[inline]
     fn wake(&self, other: Side) -> io::Result<()> {
         match self.means {
-            // A timer is commanded by a futex.
+            // For a timer, the futex tells the second thread to set it.
             Means::Futex | Means::Timer => {
                 let word = &self.words[other as usize];
                 word.store(1, SeqCst);
@@ -155,7 +156,7 @@ impl PingPong {
         }
     }
 
-    /// Runs the second thread: gets the CPU and gives it back, until it is to stop.
+    /// Runs the second thread, which gets the CPU and gives it back until `stop` is set.
     fn second<M: BackingMemory>(&self, flooder: &Flooder<M>) -> io::Result<()> {
         loop {
             self.wait(Side::Second)?;
@@ -203,7 +204,8 @@ impl PingPong {
         Ok(handoff.map(|(interrupt, resume)| vec![interrupt as f64, resume as f64]))
     }
 
-    /// Returns the times of a handoff that begins as in the best case; `None` if none of [`TRIES`] attempts has all of its times.
+    /// Returns the times of a handoff that begins as in the best case; `None` if none of [`TRIES`] attempts has all of its times, or the second
+    /// thread has ended.
     fn sample<M: BackingMemory>(&self, arm: Arm, flooder: &Flooder<M>) -> io::Result<Option<Vec<f64>>> {
         let before = Some(arm).filter(|arm| *arm != Arm::Reference);
         for _ in 0..TRIES {
@@ -220,8 +222,8 @@ impl PingPong {
         Ok(None)
     }
 
-    /// Computes until the other thread's timer expires and it takes the CPU. Returns the last instant before that and the first instant after
-    /// it; `None` if the timer did not preempt in time.
+    /// Computes until the other thread's timer expires and that thread takes the CPU. Returns the last instant before the preemption and the
+    /// first instant after it; `None` if the timer did not preempt in time.
     fn interrupted<M: BackingMemory>(
         &self,
         before: Option<Arm>,
@@ -247,7 +249,7 @@ impl PingPong {
             } else if at.0 > left {
                 return Ok(Some((leave, at)));
             } else {
-                // Between the two readings.
+                // The preemption came between the readings of `at` and `left`.
                 return Ok(Some((at, clock::now())));
             }
         }
@@ -343,7 +345,7 @@ fn block<M: BackingMemory + Send + 'static>(
         let begin = move || begin_second(&pair, &second, &ready);
         std::thread::Builder::new().name("second".to_owned()).spawn(begin).map_err(failed("starting a thread"))?
     };
-    // A failure on the way shows when the thread is joined.
+    // If the second thread fails first, joining it returns the error.
     let mut outcome = Ok(());
     if is_ready.recv().is_ok() {
         let arms = [Arm::Reference, Arm::Control, Arm::Treatment];
@@ -365,13 +367,13 @@ fn begin_second<M: BackingMemory>(pair: &PingPong, flooder: &Flooder<M>, ready: 
             Scheduling::fifo(own + 1).apply()?;
         }
         pair.enter(Side::Second);
-        // Whoever waits for this is gone only if it failed.
+        // Sending fails only if the first thread has failed and no longer waits.
         let _ = ready.send(());
         pair.second(flooder)
     };
     let outcome = run();
     pair.ended.store(true, SeqCst);
-    // The first must not wait for one that has ended.
+    // The first thread must not wait for a thread that has ended.
     outcome.and(pair.wake(Side::First))
 }
 
@@ -408,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_go_on_does_not_leave_the_other_waiting() {
-        // Without SCHED_FIFO nobody is preempted.
+        // Without SCHED_FIFO the second thread cannot have a higher priority.
         if Scheduling::current().unwrap().fifo_priority().is_none() {
             let error = run(Condition { kind: Kind::Preemption, means: Means::Futex, partitioned: false }).unwrap_err();
             assert!(error.to_string().contains("hint:"), "{error}");

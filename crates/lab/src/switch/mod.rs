@@ -1,8 +1,8 @@
 //! Cost of passing a CPU from one task to another and back, and the cache's part of that cost: the experiment of [Sebek2002, §3.4].
 //!
-//! A preemption is two switches: the *interrupt*, from the task that has the CPU to the one that takes it, and the *resume*, back again when
-//! that one is done. In the best case everything the switches touch is in the cache; after a flood none of it is. The time of the best case is
-//! the direct part of the cost; all time beyond it is the cache part. [Sebek2002, Table 1]
+//! A preemption is two switches: the *interrupt*, from the task that has the CPU to the task that takes it, and the *resume*, back again when
+//! the second task is done. In the best case everything the switches touch is in the cache; after a flood none of it is. The time of the best
+//! case is the direct part of the cost; all time beyond it is the cache part. [Sebek2002, Table 1]
 
 mod handoff;
 mod section;
@@ -26,7 +26,7 @@ pub enum Means {
     Pipe,
     /// A signal, for which the other waits.
     Signal,
-    /// No action of the task: the other's timer expires while this one computes. Only for preemptions.
+    /// A timer of the other task, which expires while this task computes. Only for preemptions.
     Timer,
 }
 
@@ -72,7 +72,7 @@ pub struct Cost {
     pub resume_ns: f64,
     /// Median time of both switches together, in ns.
     pub cost_ns: f64,
-    /// Longest time of both switches together. This is an observation, not a bound.
+    /// Longest time of both switches together, in ns. This is an observation, not a bound.
     pub cost_ns_max: HighWaterMark,
 }
 
@@ -88,18 +88,18 @@ pub struct Row {
     pub control: Cost,
     /// Handoffs after a flood.
     pub flooded: Cost,
-    /// Cache part of the interrupt, in ns: the [effect](isochrome_model::stats::Effect) of a flood compared with spinning, each block against its own
-    /// control.
+    /// Cache part of the interrupt, in ns: the [effect](isochrome_model::stats::Effect) of a flood compared with spinning, each block against
+    /// its own control.
     pub cache_interrupt_ns: f64,
     /// Cache part of the resume, in ns, determined in the same way.
     pub cache_resume_ns: f64,
-    /// Cache part of both together, in ns, determined in the same way.
+    /// Cache part of both switches together, in ns, determined in the same way.
     pub cache_ns: f64,
-    /// 95 % confidence interval of the cache part of both, in ns; `None` for fewer than six blocks, and in files of earlier versions.
+    /// 95 % confidence interval of the cache part of both switches, in ns; `None` for fewer than six blocks, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_interval_ns: Option<[f64; 2]>,
-    /// Probability of a cache part at least as large without an effect, corrected for all conditions that were measured together. `None` in files of
-    /// earlier versions.
+    /// Probability of a cache part at least as large without an effect, corrected for all conditions that were measured together. `None` in
+    /// files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<f64>,
     /// Number of blocks run.
@@ -164,7 +164,7 @@ impl Row {
 }
 
 impl Switches {
-    /// Returns the row of the condition that differs from that of `row` in being partitioned; `None` if it was not measured.
+    /// Returns the row of the condition that is partitioned and otherwise equals that of `row`; `None` if it was not measured.
     pub fn partitioned(&self, row: &Row) -> Option<&Row> {
         let wanted = Condition { partitioned: true, ..row.condition };
         self.rows.iter().find(|row| row.condition == wanted)
@@ -227,7 +227,7 @@ pub(crate) mod tests {
         // Two of 2^8 assignments of signs, four conditions.
         assert_eq!(row.p, Some(4.0 * 2.0 / 256.0));
         assert_eq!(row.flooded.cost_ns - row.control.cost_ns, 1500.0);
-        // The noise of an accepted block is that of its number, at most 10 on either way.
+        // The noise of an accepted block is its number, so at most 10 in each direction.
         assert!((1000.0..1020.0).contains(&row.best.cost_ns), "{}", row.best.cost_ns);
         assert_eq!((row.best.cost_ns_max.n, row.best.cost_ns_max.value), (32, 1020));
         assert_eq!(switches.partitioned(&row).unwrap().cache_ns, 750.0);
@@ -237,7 +237,7 @@ pub(crate) mod tests {
     #[test]
     fn whether_a_block_counts_does_not_depend_on_what_is_compared() {
         let condition = Condition { kind: Kind::Switch, means: Means::Pipe, partitioned: false };
-        // Of the two controls the second is compared with: it and the treatment may be as slow as they like.
+        // The treatment is compared with the second of the two controls. Neither of these decides whether the block is accepted.
         let block = |compared, flooded| {
             let controls = vec![[100, 0], [compared, 0]];
             let arms =

@@ -1,4 +1,5 @@
-//! The section of a report on the cost of passing a CPU: the table of [Sebek2002, Table 1], and bars of the direct part and the cache part.
+//! The section of a report on the cost of handing the CPU from one thread to another: the table of [Sebek2002, Table 1], and bars of the direct
+//! part and the cache part.
 
 use std::fmt::Write;
 
@@ -9,7 +10,7 @@ use isochrome_model::evidence::{Section, Standing};
 use super::{Condition, Cost, Kind, Means, Row, Switches};
 use crate::us;
 
-/// Returns the name of a condition, without its partitioning.
+/// Returns the name of a condition, such as `preemption by futex`. The name leaves out whether the cache is partitioned.
 fn name(condition: Condition) -> String {
     let means = match condition.means {
         Means::Futex => "futex",
@@ -27,7 +28,7 @@ fn name(condition: Condition) -> String {
 fn headline(switches: &Switches) -> (Option<Standing>, String, String) {
     let basis =
         format!("{} conditions; each flood of L{} against spinning for as long.", switches.rows.len(), switches.level);
-    // Chosen before anything is measured: conditions are sorted, so a preemption by futex where preemptions can be had.
+    // The row is chosen before anything is measured. Conditions are sorted, so it is a preemption by futex if preemptions are possible.
     match switches.rows.iter().find(|row| !row.condition.partitioned) {
         Some(row) if switches.is_conclusive() => {
             let (best, cache) = (us(row.best.cost_ns), us(row.cache_ns));
@@ -42,7 +43,8 @@ fn headline(switches: &Switches) -> (Option<Standing>, String, String) {
     }
 }
 
-/// Returns the situations of a row in the order of [Sebek2002, Table 1], each with its cost and its cache part, in ns: interrupt, resume, both.
+/// Returns the situations of `row` in the order of [Sebek2002, Table 1], each with its cost and its cache part. The cache part is three times
+/// in ns: of the interrupt, of the resumption, and of both together; `None` if the situation has no cache part.
 fn situations(row: &Row) -> Vec<(&'static str, Cost, Option<[f64; 3]>)> {
     let cache = Some([row.cache_interrupt_ns, row.cache_resume_ns, row.cache_ns]);
     if row.condition.partitioned {
@@ -133,7 +135,7 @@ mod tests {
     fn the_table_has_both_parts_of_every_condition() {
         let text = text(&section(&modeled()));
         assert!(text.contains("preemption by futex") && text.contains("switch by pipe"), "{text}");
-        // 1500 of 1000 + 1500 ns, and half of it with colors apart.
+        // The direct part takes 1000 ns and the cache part 1500 ns; with colors apart, the cache part is half as long.
         assert!(text.contains("1.50 (0.50+1.00)"), "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("60 % of both (p = 0.031); 50 % of it is left"), "{text}");
@@ -144,7 +146,7 @@ mod tests {
         let section = section(&modeled());
         let svg = draw(section.figures().next().unwrap()).0.into_string();
         assert!(svg.contains("switch by pipe") && !svg.contains("NaN"), "{svg}");
-        // Not the one that stands out: 1.00 us, and 1.5 more.
+        // The headline is not about the switch by pipe, whose cache part has the larger share: 1.00 µs, and 1.50 µs more.
         assert!(section.headline.contains("preemption by futex") && section.headline.contains("1.50 µs more"));
     }
 }

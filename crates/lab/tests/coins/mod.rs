@@ -8,7 +8,7 @@ use isochrome_model::evidence::{Section, Standing};
 use isochrome_model::stats::holm;
 use serde::{Deserialize, Serialize};
 
-/// The coin.
+/// Condition of the experiment: the coin that is tossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
     /// Value of the coin, in cents.

@@ -9,7 +9,7 @@ use isochrome_model::machine::{self, CacheLevel, Fact, Holds, Machine, Refill, R
 use isochrome_model::stats::HighWaterMark;
 use isochrome_model::units::{Bytes, Color, CpuId, Cycles, Ns};
 
-/// Knuth's 64-bit generator, which is the same on every machine and in every version of every crate.
+/// Knuth's 64-bit random generator. It gives the same numbers on every machine and with every version of every crate.
 struct Lcg(u64);
 
 impl Lcg {
@@ -41,6 +41,7 @@ fn level(level: u8, holds: Holds, kib: u64, ways: u32, load_ns: Option<f64>) -> 
         sharing_seen: (level > 1).then_some(measured(level == 3)),
         load_ns: load_ns.map(measured),
         refill: None,
+        replacement: None,
         retention: vec![],
     }
 }
@@ -77,6 +78,7 @@ pub fn machine() -> Machine {
         memory_load_ns: Some(measured(96.0)),
         latency: vec![],
         costs: None,
+        supply: vec![],
         levels: vec![
             level(1, Holds::Data, 32, 8, Some(1.2)),
             level(1, Holds::Instruction, 32, 8, None),
@@ -108,7 +110,8 @@ fn palette(lcg: &mut Lcg) -> PaletteEvidence {
     }
 }
 
-/// Draws jobs of about `typical` cycles, with a thin tail of interruptions by the host.
+/// Draws `n` jobs of about `typical` cycles, with a thin tail of interruptions by the host. Returns their summary, and the share of longer jobs
+/// at several times.
 fn jobs(lcg: &mut Lcg, n: u64, typical: f64, spread: f64, misses: f64, lost: f64) -> (JobSummary, Vec<(Cycles, f64)>) {
     let mut samples: Vec<u64> = (0..n)
         .map(|_| {
@@ -130,7 +133,7 @@ fn jobs(lcg: &mut Lcg, n: u64, typical: f64, spread: f64, misses: f64, lost: f64
         l1_misses_median: Some((misses * 1.3).round()),
         lost_median: Some(lost),
     };
-    // Every rank near the maximum, ever fewer further down.
+    // The points are every rank near the maximum, and ever fewer ranks further down.
     let mut above = 0;
     let mut ccdf = Vec::new();
     while above < samples.len() {
@@ -141,7 +144,8 @@ fn jobs(lcg: &mut Lcg, n: u64, typical: f64, spread: f64, misses: f64, lost: f64
     (summary, ccdf)
 }
 
-/// Description of a kernel: its name, its sizes, its working set in bytes and its undisturbed cycles at a size, and the level of misses that matters.
+/// Description of a kernel: its name, its parameter with the element type and the sizes, and for each size the working set in bytes, the
+/// undisturbed cycles and the losses.
 struct Shape {
     bench: &'static str,
     parameter: &'static str,
@@ -213,10 +217,10 @@ fn experiment(lcg: &mut Lcg, shape: &Shape, size: u64) -> Experiment {
             Condition::Partitioned => (0.08, 32.0),
             Condition::SingleWriter => (0.93, 13.0),
         };
-        // First-level misses come with every flood.
+        // Every flood also causes first-level misses.
         let first_level = if condition == Condition::Alone { 0.0 } else { 2.2 };
         let typical = undisturbed + losses * lines * (missed * penalty + first_level);
-        // The smallest filter had a noisy host; the largest transform none of its blocks quiet.
+        // The host was noisy for the smallest filter in its own colors, and no block of the largest Fourier transform was accepted.
         let (blocks, blocks_quiet) = match (shape.bench, size, condition) {
             ("filter", 16, Condition::Partitioned) => (40, 3),
             ("fft", 4096, _) => (40, 0),
@@ -225,17 +229,7 @@ fn experiment(lcg: &mut Lcg, shape: &Shape, size: u64) -> Experiment {
             _ => (40, 26),
         };
         let n = blocks_quiet * 120;
-        let none = JobSummary {
-            n: 0,
-            cycles_min: Cycles(0),
-            cycles_median: Cycles(0),
-            cycles_p99: Cycles(0),
-            cycles_p999: Cycles(0),
-            cycles_max: Cycles(0),
-            l2_misses_median: None,
-            l1_misses_median: None,
-            lost_median: None,
-        };
+        let none = JobSummary::default();
         let (summary, ccdf) = match n {
             0 => (none.clone(), vec![]),
             n => jobs(lcg, n, typical, 0.06, lines * missed * losses.max(1.0), missed),
@@ -265,9 +259,9 @@ fn experiment(lcg: &mut Lcg, shape: &Shape, size: u64) -> Experiment {
     }
 }
 
-/// Results of kernels, and evidence without them.
+/// Made-up results of the kernels, and the rest of the evidence.
 pub struct Made {
-    /// The kernels.
+    /// Results of the kernels.
     pub kernels: Kernels,
     /// The evidence without the kernels.
     pub rest: Evidence,

@@ -4,12 +4,12 @@
 //! of at least i before the window of τ(i) began. The delay is more than the time for which the lock is held:
 //!
 //! - the holder refills the partitions that it misses while it holds the lock: ω(l,n);
-//! - tasks above the ceiling preempt the holder, and it refills what they displaced: it joins int(j,i);
-//! - the holder displaces what those tasks have loaded: it joins hep(i) in ω(j,i).
+//! - tasks above the ceiling preempt the holder, and it refills what they displaced: the holder joins int(j,i);
+//! - the holder displaces what those tasks have loaded: the holder joins hep(i) in ω(j,i).
 //!
-//! So `b(j,i)`, the tasks below i that hold a lock whose ceiling lies below j and not below i, are added to the tasks that τ(j)
-//! affects and that affect τ(j). If only the blocking time is known, all tasks below i are added. docs/planning.md has the
-//! equations and their proofs.
+//! Let `b(j,i)` be the tasks below i that hold a lock whose ceiling lies below j, but not below i. They are added to the tasks that
+//! τ(j) affects and to the tasks that affect τ(j). If only the blocking time is known, all tasks below i are added.
+//! docs/planning.md has the equations and their proofs.
 
 use std::collections::BTreeMap;
 
@@ -43,19 +43,23 @@ pub(super) struct Blocking {
 }
 
 impl Blocking {
-    /// Computes the blocking times. `warm_up_ns`: the most that the first job of each task refills.
+    /// Computes the blocking times. `warm_up_ns`: warm-up delay ω(l,n) of the first job of each task, in ns.
     ///
-    /// The blocking time is the largest, over the tasks l below i, of `max(longest, np(l)) + ω(l,n)` for each lock of l whose
-    /// ceiling is not below i, and of `B(i) + np(l) + ω(l,n)`. A task can also wait for its own last nonpreemptive interval,
-    /// which delays a higher task past the end of the previous job.
+    /// The blocking time of τ(i) is the largest of these sums, where β(i) is the stated blocking time and np(l) the nonpreemptive
+    /// interval of τ(l):
+    ///
+    /// - `longest + ω(l,n)` for each lock of a task l below i whose ceiling is not below i;
+    /// - `β(i) + np(l) + ω(l,n)` for i and each task l below with a nonpreemptive interval, and if β(i) > 0 for all tasks l below.
+    ///
+    /// A task can also wait for its own last nonpreemptive interval, which delays a higher task past the end of the previous job.
     pub(super) fn prepare(&mut self, core: &[CoreTask], warm_up_ns: &[u64]) {
         let Self { time_ns, sections } = self;
         find_sections(core, sections);
         time_ns.clear();
         time_ns.resize(core.len(), 0);
         let interval = |index: usize| core[index].nonpreemptive_ns.saturating_add(warm_up_ns[index]);
-        // The longest interval of the tasks that have a nonpreemptive one, and of all tasks below, any of which may be the
-        // holder.
+        // The longest `interval` of the tasks from here on that have a nonpreemptive one, and of all tasks below, any of which may
+        // be the holder.
         let (mut nonpreemptive, mut below) = (0, 0);
         for (index, task) in core.iter().enumerate().rev() {
             if task.nonpreemptive_ns > 0 {
@@ -88,13 +92,13 @@ impl Blocking {
         }
     }
 
-    /// Whether everything that delays τ(i-1) in some window delays τ(i) in it too.
+    /// Whether all blocking that delays τ(i-1) in some window also delays τ(i) in that window.
     pub(super) fn grows_at(&self, core: &[CoreTask], i: usize) -> bool {
         self.time_ns[i - 1] <= self.time_ns[i] && (core[i - 1].blocking_ns == 0 || core[i].blocking_ns > 0)
     }
 }
 
-/// Returns those of `holders` that τ(j) preempts.
+/// Returns the indices of the `holders` that τ(j) can preempt.
 pub(super) fn preempted_by(holders: &[Holder], j: usize) -> impl Iterator<Item = usize> + '_ {
     holders.iter().filter(move |holder| j < holder.ceiling).map(|holder| holder.task)
 }

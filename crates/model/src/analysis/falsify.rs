@@ -5,9 +5,11 @@
 
 use std::ops::Range;
 
-use super::schedule::{adversarial, contended, play, sporadic, synchronous};
-use super::{Analysis, Charges, CoreTask, Workspace, responses};
+use super::schedule::{Arrival, adversarial, contended, play_with_steal, sporadic, synchronous};
+use super::{Analysis, Charges, Conditions, CoreTask, Workspace, responses};
+use crate::supply::{Gap, Recording, Supply};
 use crate::taskset::{Holds, PartitionSet};
+use crate::units::Ns;
 
 /// Length of a schedule, in ns.
 const HORIZON_NS: u64 = 700;
@@ -17,10 +19,22 @@ const HORIZON_NS: u64 = 700;
 pub struct Case {
     /// The tasks to play, highest priority first.
     pub core: Vec<CoreTask>,
-    /// The same tasks as the analysis gets them: some state only how long they are blocked, but not by which lock.
+    /// The same tasks as the analysis gets them. In some cores they state for how long they are blocked, but not by which
+    /// lock.
     pub analyzed: Vec<CoreTask>,
     /// The charged costs.
     pub charges: Charges,
+    /// Times, in ns, in which the core is withheld, within a length of time equal to that of a schedule. They may come at any time.
+    pub withheld: Vec<Range<u64>>,
+}
+
+/// Whether the random cores are withheld at times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withholding {
+    /// Never.
+    Never,
+    /// In one to six intervals of a schedule, short or long.
+    Sometimes,
 }
 
 impl Case {
@@ -52,10 +66,32 @@ impl Case {
                 forget_locks(&mut analyzed);
             }
         }
-        Case { core, analyzed, charges }
+        Case { core, analyzed, charges, withheld: Vec::new() }
     }
 
-    /// Returns the longest responses of each task over synchronous, sporadic, adversarial and contended releases, in ns.
+    /// Draws the times in which the core is withheld. They are such that about half of the schedulable cores remain so.
+    pub fn withhold(&mut self, random: &mut fastrand::Rng) {
+        let mut end = 0;
+        for _ in 0..random.u8(1..=6) {
+            let start = end + random.u64(1..=HORIZON_NS / 4);
+            end = start + if random.bool() { random.u64(1..=3) } else { random.u64(1..=16) };
+            if end > HORIZON_NS {
+                break;
+            }
+            self.withheld.push(start..end);
+        }
+    }
+
+    /// Returns the supply of the core.
+    pub fn supply(&self) -> Supply {
+        let gap = |taken: &Range<u64>| Gap { start: Ns(taken.start), length: Ns(taken.end - taken.start) };
+        Supply::of(&[Recording { length: Ns(HORIZON_NS), gaps: self.withheld.iter().map(gap).collect() }])
+    }
+
+    /// Returns the longest response of each task over synchronous, sporadic, adversarial and contended releases, in ns.
+    ///
+    /// Each schedule is played with the withheld times at several places: as drawn, with one of them at a release or shortly before, and
+    /// with one of them anywhere.
     pub fn observed(&self, random: &mut fastrand::Rng) -> Vec<u64> {
         let Self { core, charges, .. } = self;
         let mut longest = vec![0; core.len()];
@@ -70,11 +106,28 @@ impl Case {
             }
         }
         for arrivals in &schedules {
-            for (longest, response) in longest.iter_mut().zip(play(core, *charges, arrivals, HORIZON_NS).responses_ns) {
-                *longest = response.max(*longest);
+            for withheld in self.moved(arrivals, random) {
+                let played = play_with_steal(core, *charges, arrivals, &withheld, HORIZON_NS);
+                for (longest, response) in longest.iter_mut().zip(played.responses_ns) {
+                    *longest = response.max(*longest);
+                }
             }
         }
         longest
+    }
+
+    /// Returns the withheld times at the places at which a schedule of `arrivals` is played with them.
+    fn moved(&self, arrivals: &[Arrival], random: &mut fastrand::Rng) -> Vec<Vec<Range<u64>>> {
+        let mut places = vec![self.withheld.clone()];
+        let Some(of) = random.choice(&self.withheld) else { return places };
+        let Some(at) = random.choice(arrivals) else { return places };
+        for place in [at.release_ns, at.release_ns.saturating_sub(of.end - of.start), random.u64(0..HORIZON_NS)] {
+            // What would begin before the schedule does not take place.
+            let moved = |time: u64| (time + place).checked_sub(of.start);
+            let each = self.withheld.iter().filter_map(|it| Some(moved(it.start)?..moved(it.end)?));
+            places.push(each.filter(|it| it.start < HORIZON_NS).collect());
+        }
+        places
     }
 }
 
@@ -140,20 +193,34 @@ pub struct Tally {
 /// A bound that was exceeded: the seed of the core, the analysis, and the task.
 pub type Exceeded = (u64, Analysis, usize);
 
-/// Tries the cores of these seeds, every second one plain. Returns a tally for every analysis but the optimistic one, and the
-/// bounds that were exceeded.
-pub fn falsify(seeds: Range<u64>) -> (Vec<(Analysis, Tally)>, Vec<Exceeded>) {
+/// Compares the bounds for the cores of these seeds with schedules. Cores of even seeds are plain. Returns a tally for every
+/// analysis except the optimistic one, and the bounds that were exceeded.
+pub fn falsify(seeds: Range<u64>, withholding: Withholding) -> (Vec<(Analysis, Tally)>, Vec<Exceeded>) {
+    falsify_supply(seeds, withholding, |supply| supply)
+}
+
+/// Does the same as [`falsify`], but the analyses charge what `charged` makes of the supply of each core.
+pub(super) fn falsify_supply(
+    seeds: Range<u64>,
+    withholding: Withholding,
+    charged: impl Fn(Supply) -> Supply,
+) -> (Vec<(Analysis, Tally)>, Vec<Exceeded>) {
     let analyses = Analysis::ALL.into_iter().filter(|&analysis| analysis != Analysis::NoInterference);
     let mut tallies: Vec<(Analysis, Tally)> = analyses.map(|analysis| (analysis, Tally::default())).collect();
     let mut exceeded = Vec::new();
     let mut workspace = Workspace::default();
     for seed in seeds {
         let mut random = fastrand::Rng::with_seed(seed);
-        let case = Case::random(&mut random, seed.is_multiple_of(2));
+        let mut case = Case::random(&mut random, seed.is_multiple_of(2));
+        if withholding == Withholding::Sometimes {
+            case.withhold(&mut random);
+        }
+        let supply = charged(case.supply());
+        let conditions = Conditions { charges: case.charges, supply: Some(&supply) };
         let longest = case.observed(&mut random);
         for (analysis, tally) in &mut tallies {
             tally.sets += 1;
-            let verdicts = responses(&case.analyzed, case.charges, *analysis, &mut workspace);
+            let verdicts = responses(&case.analyzed, conditions, *analysis, &mut workspace);
             for (task, (verdict, &longest)) in verdicts.zip(&longest).enumerate() {
                 let Some(bound) = verdict.response_ns() else { continue };
                 tally.bounds += 1;

@@ -1,51 +1,55 @@
 //! The fixed-point iteration, shared by all families.
 //!
-//! Tasks are taken from the highest priority down, so everything about a pair (j, i) is updated, not recomputed, when i
-//! advances: which partitions two tasks of hep(i) use (for ω), what lies below j (for γ), how many jobs of τ(j) the window
-//! holds. `R(i) >= R(i-1) + C(i) + ω(i,n)`, so the iteration for i starts there, with the job counts of i-1; a division is
-//! only needed where a window passes a further release.
+//! Tasks are analyzed from the highest priority down. When i advances, everything about a pair (j, i) is updated, not recomputed: the
+//! partitions that two tasks of hep(i) use (for ω), the partitions of the tasks below j (for γ), and the number of jobs of τ(j) in the
+//! window. `R(i) >= R(i-1) + C(i) + ω(i,n)`, so the iteration for i starts with this sum and with the job counts of i-1. A division is
+//! only needed when a window passes a further release.
 //!
 //! All sums saturate. A saturated sum exceeds every deadline, as the true one would, so verdicts are exact.
 
 use super::blocking::{Blocking, Holder, preempted_by};
-use super::{Analysis, Bound, Charges, CoreTask, Verdict};
+use super::recurrence::reload_ns;
+use super::sharing::remove_bounds;
+use super::{Analysis, Bound, Charges, Conditions, CoreTask, Verdict};
+use crate::supply::Supply;
 use crate::taskset::partitions::WORDS;
 
 /// Memory that analyses reuse from one core to the next.
 #[derive(Debug, Default)]
 pub struct Workspace {
     rows: Vec<Row>,
-    /// Per task: ω(j,n), or all its partitions at a cold start.
+    /// ω(j,n) of each task, in ns. At a cold start, ω(j,n) covers all partitions of the task.
     first_omega: Vec<u64>,
     blocking: Blocking,
     /// Tasks that may hold a lock while the task being analyzed waits.
     holders: Vec<Holder>,
-    /// Windows of the tasks above, for the multiset forms: `None` where one passed its deadline.
+    /// Window of each task above, in ns, for the multiset forms; `None` if the window passes the deadline.
     windows: Vec<Option<u64>>,
     bounds: Vec<Bound>,
     below: Vec<u64>,
     worst: Vec<(u64, u64)>,
 }
 
-/// What is known of τ(j) while some i below it is analyzed.
+/// State of τ(j) while a task τ(i) below it is analyzed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
-    /// Windows up to here hold no further job.
+    /// Longest window, in ns, with no more than `jobs` jobs.
     until: u64,
-    /// Jobs in the window.
+    /// Number of jobs of τ(j) in the window.
     jobs: u64,
-    /// What every job adds: execution, switches, ω(j,i) and γ(j,i).
+    /// Time that every job adds, in ns: execution, switches, the release interrupt, ω(j,i) and γ(j,i).
     cost: u64,
     omega: u64,
     gamma: u64,
-    /// The largest useful set it can hit so far (UCB-only, ECB-union), in partitions.
+    /// Most partitions of one useful set that τ(j) can displace, over the tasks from j down to i (UCB-only, ECB-union).
     largest: u64,
 }
 
 impl Row {
-    /// Partitions refilled after one preemption by `above`, the task of this row, now that `task` is the lowest below it.
+    /// Returns the number of partitions refilled after one preemption by `above`, the task of this row. `task` is the lowest task analyzed
+    /// so far.
     ///
-    /// `union`: the partitions of the tasks below τ(j), or of τ(j) and all above it, whichever the analysis needs.
+    /// `union`: the partitions of the tasks below τ(j), or of τ(j) and all tasks above it, depending on the analysis.
     fn hit<const W: usize>(&mut self, above: &CoreTask, task: &CoreTask, union: &mut [u64], analysis: Analysis) -> u64 {
         match analysis {
             Analysis::Kim2013 | Analysis::UcbUnion => {
@@ -61,7 +65,7 @@ impl Row {
                 self.largest
             }
             Analysis::EcbUnion => {
-                // `union` holds the union of everything down to j here, set when j was taken.
+                // Here `union` holds the partitions of τ(j) and all tasks above it; it was set when τ(j) was analyzed.
                 self.largest = self.largest.max(common::<W>(&task.useful.0, union));
                 self.largest
             }
@@ -70,7 +74,7 @@ impl Row {
     }
 }
 
-/// The same when `above` also preempts the `holders` of locks; `hit` is what it is without them.
+/// Returns the same number as [`Row::hit`] if `above` also preempts the `holders` of locks. `hit`: the number without holders.
 fn hit_with_holders<const W: usize>(
     above: &CoreTask,
     holders: impl Iterator<Item = CoreTask>,
@@ -94,7 +98,7 @@ fn hit_with_holders<const W: usize>(
 }
 
 impl Workspace {
-    /// Forgets the last core and finds what does not depend on windows: ω(j,n) of every task, and its blocking.
+    /// Clears the workspace for `core`, and computes what does not depend on windows: ω(j,n) and the blocking time of every task.
     fn prepare<const W: usize>(&mut self, core: &[CoreTask], charges: Charges) {
         let Self { rows, first_omega, blocking, windows, bounds, below, .. } = self;
         let Charges { refill_ns, preemption_ns, cold_start, .. } = charges;
@@ -115,50 +119,56 @@ impl Workspace {
     }
 }
 
-/// Bounds for all tasks of a core, highest priority first.
-pub fn analyze(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Vec<Bound> {
+/// Returns the bounds of all tasks of a core, highest priority first. `conditions`: [`Conditions`], or [`Charges`] alone.
+pub fn analyze<'a>(core: &[CoreTask], conditions: impl Into<Conditions<'a>>, analysis: Analysis) -> Vec<Bound> {
     let mut workspace = Workspace::default();
-    dispatch::<true>(core, charges, analysis, None, &mut workspace);
+    dispatch::<true>(core, conditions.into(), analysis, None, &mut workspace);
     workspace.bounds
 }
 
-/// The same bounds without the parts they consist of, in memory that is reused.
-pub fn responses<'a>(
+/// Returns the verdicts of all tasks of a core, highest priority first, without the parts of the bounds. The memory of `workspace` is
+/// reused.
+pub fn responses<'a, 'b, C: Into<Conditions<'b>>>(
     core: &[CoreTask],
-    charges: Charges,
+    conditions: C,
     analysis: Analysis,
     workspace: &'a mut Workspace,
-) -> impl Iterator<Item = Verdict> + use<'a> {
-    dispatch::<false>(core, charges, analysis, None, workspace);
+) -> impl Iterator<Item = Verdict> + use<'a, 'b, C> {
+    dispatch::<false>(core, conditions.into(), analysis, None, workspace);
     workspace.bounds.iter().map(|bound| bound.verdict)
 }
 
 /// Whether every task of the core meets its deadline.
-pub fn schedulable(core: &[CoreTask], charges: Charges, analysis: Analysis, workspace: &mut Workspace) -> bool {
-    dispatch::<false>(core, charges, analysis, None, workspace);
+pub fn schedulable<'a>(
+    core: &[CoreTask],
+    conditions: impl Into<Conditions<'a>>,
+    analysis: Analysis,
+    workspace: &mut Workspace,
+) -> bool {
+    dispatch::<false>(core, conditions.into(), analysis, None, workspace);
     workspace.bounds.iter().all(|bound| bound.verdict != Verdict::Misses)
 }
 
-/// What one task finds before it in a busy period in which the CPU was withheld.
+/// Work that delays one job in a busy period in which the CPU was withheld.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backlog {
     /// Index of the task.
     pub(super) index: usize,
-    /// Earlier jobs of the task itself.
+    /// Number of earlier jobs of the task itself in the busy period.
     pub(super) jobs: u64,
-    /// What these and the time withheld cost, in ns.
+    /// Time that the earlier jobs and the withheld CPU cost, in ns.
     pub(super) extra_ns: u64,
-    /// How long before the busy period tasks below can have been released whose interrupts are served in it, in ns.
+    /// Longest time, in ns, from the release of a task below to the busy period in which the interrupt of this release is served.
     pub(super) early_ns: u64,
-    /// The longest window that is of interest, in ns.
+    /// Longest window of interest, in ns.
     pub(super) most_ns: u64,
 }
 
-/// The window of the task with this backlog, from the beginning of the busy period to the completion of its job, in ns. `None` where it
-/// is longer than what is of interest.
+/// Returns the window of the task with this backlog, from the beginning of the busy period to the completion of its job, in ns; `None` if
+/// the window is longer than the longest of interest.
 ///
-/// Where the CPU was withheld, windows of the tasks above are longer than their bounds, so that the multiset forms count as many
-/// preemptions of each as there are jobs above it.
+/// If the CPU was withheld, the windows of the tasks above are longer than their bounds. So the multiset forms then assume that every job
+/// above a task can preempt it.
 pub(super) fn window_with(
     core: &[CoreTask],
     charges: Charges,
@@ -166,24 +176,25 @@ pub(super) fn window_with(
     backlog: Backlog,
     workspace: &mut Workspace,
 ) -> Option<u64> {
-    dispatch::<false>(core, charges, analysis, Some(backlog), workspace);
+    dispatch::<false>(core, charges.into(), analysis, Some(backlog), workspace);
     let response_ns = workspace.bounds.last()?.verdict.response_ns()?;
     Some(response_ns - core[backlog.index].jitter_ns)
 }
 
 fn dispatch<const PARTS: bool>(
     core: &[CoreTask],
-    charges: Charges,
+    conditions: Conditions,
     analysis: Analysis,
     backlog: Option<Backlog>,
     workspace: &mut Workspace,
 ) {
     // Nearly every machine has at most 64 partitions, and a word is much faster than sixteen.
     if core.iter().all(|task| task.partitions.0[1..].iter().all(|&word| word == 0)) {
-        iterate::<1, PARTS>(core, charges, analysis, backlog, workspace);
+        iterate::<1, PARTS>(core, conditions, analysis, backlog, workspace);
     } else {
-        iterate::<WORDS, PARTS>(core, charges, analysis, backlog, workspace);
+        iterate::<WORDS, PARTS>(core, conditions, analysis, backlog, workspace);
     }
+    remove_bounds(core, conditions.charges.by(analysis), &mut workspace.bounds);
 }
 
 /// Partitions used by one task or more, and by two or more.
@@ -213,28 +224,30 @@ fn common<const W: usize>(a: &[u64; WORDS], b: &[u64]) -> u64 {
 
 fn iterate<const W: usize, const PARTS: bool>(
     core: &[CoreTask],
-    charges: Charges,
+    conditions: Conditions,
     analysis: Analysis,
     backlog: Option<Backlog>,
     workspace: &mut Workspace,
 ) {
-    let charges = charges.by(analysis);
+    let charges = conditions.charges.by(analysis);
+    let supply = conditions.supply.filter(|supply| !supply.is_full());
     let (refill, interrupt_ns) = (charges.refill_ns, charges.release_interrupt_ns);
     let multiset =
         matches!(analysis, Analysis::UcbUnionMultiset | Analysis::EcbUnionMultiset | Analysis::CombinedMultiset);
     workspace.prepare::<W>(core, charges);
     let Workspace { rows, first_omega, blocking, holders, windows, bounds, below, worst } = workspace;
 
-    // Partitions used by two tasks or more of hep(i).
+    // Partitions used by two or more tasks of hep(i).
     let mut uses = Uses::<W>::NONE;
     let mut reached: u64 = 0;
     for (i, task) in core.iter().enumerate() {
         uses.add(&task.partitions.0);
         blocking.holders(core, i, holders);
         let backlog = backlog.filter(|backlog| backlog.index == i);
-        let level = Level::<W> { core, i, charges, analysis, holders, shared: uses.twice, backlog };
+        let withheld = supply.map(|supply| Withheld { supply, reload_ns: reload_ns(core, charges, i) });
+        let level = Level::<W> { core, i, charges, analysis, holders, shared: uses.twice, backlog, withheld };
         let own_ns = charges.execution_ns(task);
-        // What does not depend on the window.
+        // `fixed` sums the terms that do not depend on the window.
         let mut fixed = own_ns.saturating_add(first_omega[i]).saturating_add(blocking.time_ns[i]);
         let extra_ns = backlog.map_or(0, |backlog| backlog.extra_ns);
         fixed = fixed.saturating_add(interrupt_ns).saturating_add(extra_ns);
@@ -245,13 +258,14 @@ fn iterate<const W: usize, const PARTS: bool>(
         }
         fixed = fixed.saturating_add(first_extra);
 
-        // The window of i-1 may be extended if it held no blocking that is gone now; multiset delays may also shrink.
-        let extend = i > 0 && !multiset && blocking.grows_at(core, i);
+        // The iteration may start from the window of i-1, unless that window contains blocking that τ(i) does not have, or refills after the core
+        // was withheld. The delays of the multiset forms may also shrink from i-1 to i, so these forms start anew.
+        let extend = i > 0 && !multiset && supply.is_none() && blocking.grows_at(core, i);
         let start = if extend { reached.saturating_add(own_ns).saturating_add(first_omega[i]) } else { fixed };
         if !extend {
             rows.iter_mut().for_each(|row| (row.jobs, row.until) = (0, 0));
         }
-        let interrupts = |window| level.further_interrupts(window);
+        let delays = |window| level.further_interrupts(window).saturating_add(level.withheld_ns(window));
         let deadline = match backlog {
             Some(backlog) => Some(backlog.most_ns),
             None => task.deadline_ns.checked_sub(task.jitter_ns),
@@ -259,14 +273,14 @@ fn iterate<const W: usize, const PARTS: bool>(
         let (window, met, multiset_ns) = if multiset {
             let windows: &[Option<u64>] = if extra_ns > 0 { &[] } else { &windows[..] };
             let multiset = Multiset { core, i, windows, unions: below, holders };
-            let best = multiset.window::<W>(analysis, rows, fixed, deadline, (refill, &interrupts), worst);
+            let best = multiset.window::<W>(analysis, rows, fixed, deadline, (refill, &delays), worst);
             if PARTS {
-                // The job counts of the better form, for the parts.
+                // The parts of the bound need the job counts of the better form.
                 rows.iter_mut().zip(core).for_each(|(row, above)| count_jobs(row, above, best.0));
             }
             best
         } else {
-            let (window, met) = settle(core, rows, start, fixed, deadline, |_, window| interrupts(window));
+            let (window, met) = settle(core, rows, start, fixed, deadline, |_, window| delays(window));
             (window, met, 0)
         };
         let response_ns = window.saturating_add(task.jitter_ns);
@@ -282,7 +296,7 @@ fn iterate<const W: usize, const PARTS: bool>(
         if multiset {
             windows.push(met.then_some(window));
         }
-        // Now τ(i) is one of those above.
+        // From here on, τ(i) is one of the tasks above.
         let mut row = Row::default();
         count_jobs(&mut row, task, window);
         rows.push(row);
@@ -292,7 +306,7 @@ fn iterate<const W: usize, const PARTS: bool>(
     }
 }
 
-/// τ(i) while it is analyzed.
+/// The task τ(i) that is being analyzed.
 struct Level<'a, const W: usize> {
     core: &'a [CoreTask],
     i: usize,
@@ -302,12 +316,21 @@ struct Level<'a, const W: usize> {
     holders: &'a [Holder],
     /// Partitions used by two tasks or more of hep(i).
     shared: [u64; W],
-    /// What τ(i) finds before it; `None` where its window ends before a second job of it is released.
+    /// Backlog of τ(i); `None` if the window of τ(i) ends before its second job is released.
     backlog: Option<Backlog>,
+    /// What may be withheld of the core; `None` if nothing is.
+    withheld: Option<Withheld<'a>>,
+}
+
+/// What may be withheld of a core, and what this costs τ(i) besides.
+struct Withheld<'a> {
+    supply: &'a Supply,
+    /// Time, in ns, to refill what is displaced while the core is withheld once.
+    reload_ns: u64,
 }
 
 impl<const W: usize> Level<'_, W> {
-    /// Brings the row of τ(j) down to i: ω(j,i), γ(j,i), and what every job adds. `union`: as for [`Row::hit`].
+    /// Updates the row of τ(j) for i: ω(j,i), γ(j,i), and the time that every job adds. `union`: as for [`Row::hit`].
     fn descend(&self, row: &mut Row, j: usize, union: &mut [u64]) {
         let above = &self.core[j];
         let mut displaced = self.shared;
@@ -324,8 +347,8 @@ impl<const W: usize> Level<'_, W> {
         row.cost = executes.saturating_add(row.omega).saturating_add(row.gamma);
     }
 
-    /// Time that the releases take in a window that are not charged with a job in it, in ns: those of the tasks below i, and of later jobs
-    /// of τ(i). Their interrupts delay whatever runs.
+    /// Returns the time, in ns, that release interrupts take in a window, apart from those that are charged with a job: interrupts for the
+    /// tasks below i and for later jobs of τ(i). They delay whatever runs.
     fn further_interrupts(&self, window: u64) -> u64 {
         if self.charges.release_interrupt_ns == 0 {
             return 0;
@@ -340,8 +363,17 @@ impl<const W: usize> Level<'_, W> {
         releases.saturating_mul(self.charges.release_interrupt_ns)
     }
 
-    /// `alone` with the parts that depend on the window. `first_ns`: warm-up delays that are paid once. `multiset_ns`: γ where
-    /// it is not part of the rows.
+    /// Returns the time, in ns, for which the core may be withheld in a window, with the refills of what is displaced meanwhile, and of what was
+    /// displaced before the window: `B(w) + (N(w) + 1) reload`.
+    fn withheld_ns(&self, window: u64) -> u64 {
+        self.withheld.as_ref().map_or(0, |withheld| {
+            let times = withheld.supply.interruptions(window).saturating_add(1);
+            withheld.supply.withheld_ns(window).saturating_add(times.saturating_mul(withheld.reload_ns))
+        })
+    }
+
+    /// Returns `alone` with the parts that depend on the window. `first_ns`: warm-up delays that are paid once, in ns. `multiset_ns`: γ in
+    /// ns, if γ is not part of the rows.
     fn with_parts(&self, alone: Bound, rows: &[Row], window: u64, first_ns: u64, multiset_ns: u64) -> Bound {
         let interrupt_ns = self.charges.release_interrupt_ns;
         let above_ns = interrupt_ns.saturating_add(total(rows, |_, _| interrupt_ns));
@@ -350,12 +382,13 @@ impl<const W: usize> Level<'_, W> {
             omega_ns: first_ns.saturating_add(total(rows, |_, row| row.omega)),
             gamma_ns: multiset_ns.saturating_add(total(rows, |_, row| row.gamma)),
             interrupts_ns: above_ns.saturating_add(self.further_interrupts(window)),
+            withheld_ns: self.withheld_ns(window),
             ..alone
         }
     }
 }
 
-/// What all jobs in the window add together, each of τ(j) what `part` says.
+/// Returns the sum of `part` over all higher-priority jobs in the window. `part` gives what each job of τ(j) adds.
 fn total(rows: &[Row], part: impl Fn(usize, &Row) -> u64) -> u64 {
     rows.iter().enumerate().map(|(j, row)| row.jobs.saturating_mul(part(j, row))).fold(0, u64::saturating_add)
 }
@@ -365,13 +398,13 @@ fn count_jobs(row: &mut Row, task: &CoreTask, window: u64) {
     row.until = row.jobs.saturating_mul(task.period_ns).saturating_sub(task.jitter_ns);
 }
 
-/// `ceil((window + J) / T)`.
+/// Returns the number of jobs of `task` in a window: `ceil((window + J) / T)`.
 fn jobs_in(window: u64, task: &CoreTask) -> u64 {
     window.saturating_add(task.jitter_ns).div_ceil(task.period_ns)
 }
 
-/// Grows the window from `window` until it holds what is demanded of it, or passes the deadline. Returns it, and whether
-/// it settled in time.
+/// Grows the window from `window` until it holds all demand, or passes the deadline. Returns the window, in ns, and whether it settled in
+/// time. `delay` gives the demand in a window that is not in the rows, in ns.
 fn settle(
     core: &[CoreTask],
     rows: &mut [Row],
@@ -382,7 +415,7 @@ fn settle(
 ) -> (u64, bool) {
     let Some(deadline) = deadline else { return (window, false) };
     let mut demand = rows.iter().fold(fixed, |sum, row| sum.saturating_add(row.jobs.saturating_mul(row.cost)));
-    // Each turn adds a job to the window, at least a nanosecond, or is the last.
+    // Every iteration but the last makes the window at least a nanosecond longer.
     loop {
         for (row, task) in rows.iter_mut().zip(core) {
             if window > row.until {
@@ -402,30 +435,31 @@ fn settle(
     }
 }
 
-/// τ(i) and what the multiset forms know of the tasks above it.
+/// The task τ(i), and what the multiset forms use of the tasks above it.
 struct Multiset<'a> {
     core: &'a [CoreTask],
     i: usize,
-    /// Windows of the tasks above: `None` where one passed its deadline.
+    /// Window of each task above, in ns; `None` if the window passes the deadline. Without windows, every job can preempt every task
+    /// below.
     windows: &'a [Option<u64>],
-    /// Per task, the partitions of it and of all above it.
+    /// For each task, the union of its partitions and those of all tasks above it.
     unions: &'a [u64],
     /// Tasks below i that may hold a lock while τ(i) waits.
     holders: &'a [Holder],
 }
 
 impl Multiset<'_> {
-    /// The window of τ(i) by the better of the forms of `analysis`, whether it settled in time, and γ in it, in ns, without
-    /// what preemptions cost that do not touch a partition.
+    /// Returns the window of τ(i), in ns, by the better form of `analysis`, whether the window settled in time, and γ in it, in ns. This γ
+    /// contains refills of partitions, but not those of private levels.
     ///
-    /// `times`: the time to refill a partition, and what interrupts take in a window.
+    /// `refill`: time to refill a partition, in ns. `delays`: time that interrupts and a withheld core take in a window, in ns.
     fn window<const W: usize>(
         &self,
         analysis: Analysis,
         rows: &mut [Row],
         fixed: u64,
         deadline: Option<u64>,
-        (refill, interrupts): (u64, &dyn Fn(u64) -> u64),
+        (refill, delays): (u64, &dyn Fn(u64) -> u64),
         worst: &mut Vec<(u64, u64)>,
     ) -> (u64, bool, u64) {
         let forms: &[Analysis] = match analysis {
@@ -439,7 +473,7 @@ impl Multiset<'_> {
             let mut gamma_ns = 0;
             let delay = |rows: &[Row], window| {
                 gamma_ns = self.refills::<W>(rows, window, form, worst).saturating_mul(refill);
-                gamma_ns.saturating_add(interrupts(window))
+                gamma_ns.saturating_add(delays(window))
             };
             let (window, met) = settle(self.core, rows, fixed, fixed, deadline, delay);
             if (!met, window) < (!best.1, best.0) {
@@ -449,12 +483,12 @@ impl Multiset<'_> {
         best
     }
 
-    /// Refills, in partitions, after all preemptions in a window of τ(i) together. [Altmeyer2012, §4]
+    /// Returns the number of refills of partitions after all preemptions in a window of τ(i) together. [Altmeyer2012, §4]
     fn refills<const W: usize>(&self, rows: &[Row], window: u64, form: Analysis, worst: &mut Vec<(u64, u64)>) -> u64 {
         let mut refills: u64 = 0;
         for (j, row) in rows.iter().enumerate() {
             let affected = || (j + 1..=self.i).chain(preempted_by(self.holders, j));
-            // How often jobs of τ(j) can preempt jobs of τ(k) in the window: E_j(R_k) E_k(R_i), never more than E_j(R_i).
+            // Number of times that jobs of τ(j) can preempt jobs of τ(k) in the window: E_j(R_k) E_k(R_i), never more than E_j(R_i).
             let preemptions = |k: usize| match self.windows.get(k) {
                 Some(&Some(above)) if k < self.i => {
                     jobs_in(above, &self.core[j]).saturating_mul(jobs_in(window, &self.core[k])).min(row.jobs)

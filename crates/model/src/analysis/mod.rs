@@ -1,4 +1,4 @@
-//! How late each task on a core can be, when tasks share cache partitions.
+//! Bounds on the response times of the tasks on a core, where tasks share cache partitions.
 //!
 //! A task that shares partitions pays twice. At the start of a job it refills what others displaced since its last job:
 //! the *warm-up delay* ω. When a higher-priority job preempts it, it refills what that job displaced: the *preemption
@@ -10,9 +10,20 @@
 //! R = C(i) + ω(i,n) + Σ j∈hp(i): n(j) C(j) + ω(j,n) + (n(j) - 1) ω(j,i) + n(j) γ(j,i),   n(j) = ceil(R / T(j))   (2)
 //! ```
 //!
-//! n is the lowest-priority task of the core. The first job of τ(j) in the window may follow any task of the core and
-//! pays ω(j,n); later ones can only follow tasks of hep(i). All families here share this treatment of ω and differ in
-//! how they bound γ. All assume what [`ASSUMPTIONS`] says.
+//! n is the lowest-priority task of the core. The first job of τ(j) in the window may follow any task of the core and pays
+//! ω(j,n); later jobs can only follow tasks of hep(i). All families here share this treatment of ω and differ in how they
+//! bound γ. All rest on the [`assumptions`]. If nothing is assumed of the replacement policy, refills have no limit, and tasks that
+//! share partitions no bound.
+//!
+//! If a hypervisor or the kernel may withhold the core, the analysis of restricted supply applies to all families alike: R is the least
+//! time such that what is left of it holds the demand. \[Prosa\]
+//!
+//! ```text
+//! R - B(R) >= W(R) + (N(R) + 1) (Δ |∪{S(k) : k ∈ hep(i)}| + P)
+//! ```
+//!
+//! W is the right side of (2). B and N are the most time withheld in a window, and the most times ([`Supply`]). Each time may displace all
+//! partitions. One time more is charged for what was displaced before the window. docs/planning.md has the proof.
 
 mod blocking;
 pub mod falsify;
@@ -22,6 +33,7 @@ mod recurrence;
 pub mod reservation;
 pub mod schedule;
 pub mod sensitivity;
+pub mod sharing;
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,31 +41,47 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::replacement::Replacement;
+use crate::supply::Supply;
 use crate::taskset::read::Allotted;
 use crate::taskset::{Holds, PartitionSet, TaskSet};
 pub use families::{Workspace, analyze, responses, schedulable};
 pub use priorities::{Audsley, audsley};
 pub use recurrence::{Recurrence, Steal};
 
-/// What every bound here rests on; printed with the results.
-pub const ASSUMPTIONS: [&str; 7] = [
-    "tasks do not suspend themselves, and deadlines do not exceed periods",
-    "partitions are exclusive to a core, and replacement within one is LRU",
-    "C^p was measured with p partitions warm and nothing else running; a measured maximum is no proof of a bound",
-    "a partition is refilled in at most the given time, clean or dirty, whatever the other cores do",
-    "the kernel's own use of the partitions is part of C^p or of the switch cost",
-    "locks nest and follow the immediate priority ceiling protocol; a nonpreemptive interval contains a critical section, lies within it, or is apart from it",
-    "every task of a core has a priority of its own, and nothing of higher priority runs there",
-];
+/// Returns the assumptions that every bound here rests on; printed with the results. `replacement`: what is assumed of the policy.
+pub fn assumptions(replacement: Replacement) -> [&'static str; 7] {
+    let [partitions, refills, kernel] = match replacement {
+        Replacement::Lru => [
+            "partitions are exclusive to a core, and replacement within one is LRU",
+            "a partition is refilled in at most the given time, clean or dirty, and private levels in theirs, whatever the other cores do",
+            "the kernel's own use of the partitions is part of C^p or of the switch cost",
+        ],
+        Replacement::Any => [
+            "partitions are exclusive to a task, memory that it shares with others included, and nothing outside a partition changes which of its lines are replaced: true of sets, not of all ways",
+            "private levels (L1, TLB) are refilled in at most the given time, whatever their replacement policy and whatever the other cores do",
+            "the kernel's own use of the partitions, and what this changes in their replacement, is part of C^p or of the switch cost",
+        ],
+    };
+    [
+        "tasks do not suspend themselves, and deadlines do not exceed periods",
+        partitions,
+        "C^p was measured with p partitions warm and nothing else running; a measured maximum is no proof of a bound",
+        refills,
+        kernel,
+        "locks nest and follow the immediate priority ceiling protocol; a nonpreemptive interval contains a critical section, lies within it, or is apart from it",
+        "every task of a core has a priority of its own, and nothing of higher priority runs there",
+    ]
+}
 
-/// An analysis, by name.
+/// A response-time analysis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Analysis {
-    /// [Kim2013, eq. 2]
+    /// γ: the preempting task's partitions that any task in between uses. [Kim2013, eq. 2]
     #[default]
     Kim2013,
-    /// No cache delays at all: the paper's NoCInt. Optimistic whenever partitions are shared.
+    /// No cache delays at all: NoCInt of \[Kim2013\]. Optimistic whenever partitions are shared.
     NoInterference,
     /// γ: all partitions of the preempting task. \[Busquets1996\]
     EcbOnly,
@@ -61,7 +89,7 @@ pub enum Analysis {
     UcbOnly,
     /// γ: the preempting task's partitions that are useful to any task in between. \[Tan2007\]
     UcbUnion,
-    /// γ: the largest useful set hit by the preempting task and everything above it. \[Altmeyer2011\]
+    /// γ: the most partitions of one useful set that the preempting task and all tasks above it displace. \[Altmeyer2011\]
     EcbUnion,
     /// UCB-union counted over all preemptions of the window together. \[Altmeyer2012\]
     UcbUnionMultiset,
@@ -85,7 +113,7 @@ impl Analysis {
         Self::CombinedMultiset,
     ];
 
-    /// The name on the command line.
+    /// Returns the name used on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kim2013 => "kim2013",
@@ -107,7 +135,7 @@ impl fmt::Display for Analysis {
     }
 }
 
-/// No analysis has this name.
+/// Error for a name that no analysis has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not an analysis\n  hint: there are kim2013, no-interference, ecb-only, ucb-only, ucb-union, ecb-union, ucb-union-multiset, ecb-union-multiset, combined-multiset"
@@ -125,28 +153,31 @@ impl FromStr for Analysis {
 /// A task with its partitions decided. A core is a slice of these, highest priority first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CoreTask {
-    /// Worst-case execution time with as many warm partitions as it has, C.
+    /// Worst-case execution time C, in ns, with as many warm partitions as the task has.
     pub wcet_ns: u64,
-    /// Shortest time between releases, T.
+    /// Shortest time T between arrivals, in ns.
     pub period_ns: u64,
-    /// Relative deadline, `D <= T`.
+    /// Relative deadline in ns, `D <= T`.
     pub deadline_ns: u64,
-    /// Longest delay between arrival and release.
+    /// Longest delay between arrival and release, in ns.
     pub jitter_ns: u64,
-    /// Longest time that one lower-priority task, it is not known which, executes while this one waits for it.
+    /// Longest time that a lower-priority task executes while this task waits for it, in ns. It is not known which task
+    /// that is.
     pub blocking_ns: u64,
-    /// Longest stretch in which it cannot be preempted.
+    /// Longest interval in which the task cannot be preempted, in ns.
     pub nonpreemptive_ns: u64,
-    /// Locks it takes, under the immediate priority ceiling protocol.
+    /// Locks that the task takes, under the immediate priority ceiling protocol.
     pub holds: Holds,
-    /// Partitions it may load into, `S(i)`: its evicting cache blocks.
+    /// Partitions that the task may load into, `S(i)`: its evicting cache blocks.
     pub partitions: PartitionSet,
-    /// Those whose contents it uses again after a preemption: its useful cache blocks. All of them, unless known better.
+    /// Partitions whose contents the task uses again after a preemption: its useful cache blocks. All its partitions,
+    /// unless fewer are known to be useful.
     pub useful: PartitionSet,
 }
 
 impl CoreTask {
-    /// A task with D = T that uses all its partitions again, and nothing else that delays it.
+    /// Creates a task with D = T that uses all its partitions again after a preemption, without jitter, locks, blocking and
+    /// nonpreemptive intervals.
     pub fn new(wcet_ns: u64, period_ns: u64, partitions: PartitionSet) -> Self {
         Self {
             wcet_ns,
@@ -162,24 +193,27 @@ impl CoreTask {
     }
 }
 
-/// What the hardware and the kernel charge.
+/// Costs of the hardware and the kernel that the analyses charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Charges {
-    /// Time to refill a partition, Δ.
+    /// Time Δ to refill a partition, in ns.
     pub refill_ns: u64,
-    /// Cost of a context switch; a job pays for two.
+    /// Cost of a context switch, in ns; a job pays for two.
     pub switch_ns: u64,
     /// Cost of releasing a job by an interrupt, in ns: every release of every task of the core delays whatever runs there.
     pub release_interrupt_ns: u64,
     /// Time to refill private levels (L1, TLB) that others displaced, in ns: every job pays it once when it begins, and
     /// once more for the job that it preempts.
     pub preemption_ns: u64,
-    /// First jobs find even private partitions cold.
+    /// Whether first jobs find even private partitions cold.
     pub cold_start: bool,
+    /// What is assumed of the replacement policy. Only LRU makes Δ a bound on the refill of a displaced partition.
+    #[serde(default)]
+    pub replacement: Replacement,
 }
 
 impl Charges {
-    /// Those of the platform of `set`.
+    /// Returns the charges of the platform of `set`.
     pub fn of(set: &TaskSet) -> Self {
         let platform = set.platform();
         Self {
@@ -188,44 +222,74 @@ impl Charges {
             release_interrupt_ns: platform.release_interrupt_ns,
             preemption_ns: platform.preemption_ns,
             cold_start: platform.cold_start,
+            replacement: platform.replacement,
         }
     }
 
-    /// What `analysis` charges of these: without interference nothing ever has to be refilled.
+    /// Returns the charges that `analysis` applies: without interference, nothing ever has to be refilled.
     pub(crate) fn by(self, analysis: Analysis) -> Self {
         match analysis {
-            Analysis::NoInterference => Self { refill_ns: 0, preemption_ns: 0, ..self },
+            Analysis::NoInterference => Self { refill_ns: 0, preemption_ns: 0, replacement: Replacement::Lru, ..self },
             _ => self,
         }
     }
 
-    /// Execution of a job, with its switches, in ns.
+    /// Returns the execution time of a job with its context switches, in ns.
     fn execution_ns(self, task: &CoreTask) -> u64 {
         task.wcet_ns.saturating_add(self.switch_ns.saturating_mul(2))
     }
 
-    /// What every job costs besides its execution and its partitions, in ns: two switches, its release, and private levels
-    /// that it finds displaced.
+    /// Returns what every job costs besides its execution and its partitions, in ns: two switches, its release, and the
+    /// refill of displaced private levels.
     pub(crate) fn per_job_ns(self) -> u64 {
         let switches = self.switch_ns.saturating_mul(2);
         switches.saturating_add(self.release_interrupt_ns).saturating_add(self.preemption_ns)
     }
 }
 
+/// What the analyses assume of a core besides its tasks: costs, and the supply.
+///
+/// [`Charges`] alone stand for a core that is never withheld.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions<'a> {
+    /// Costs of the hardware and the kernel.
+    pub charges: Charges,
+    /// The most that may be withheld of the core; `None` if nothing ever is.
+    pub supply: Option<&'a Supply>,
+}
+
+impl<'a> Conditions<'a> {
+    /// Returns the conditions of the platform of `set`.
+    pub fn of(set: &'a TaskSet) -> Self {
+        Self { charges: Charges::of(set), supply: set.platform().supply.as_ref().map(|charged| &charged.steps) }
+    }
+
+    /// Returns the same conditions with another refill time Δ.
+    pub fn with_refill(self, refill_ns: u64) -> Self {
+        Self { charges: Charges { refill_ns, ..self.charges }, ..self }
+    }
+}
+
+impl From<Charges> for Conditions<'_> {
+    fn from(charges: Charges) -> Self {
+        Self { charges, supply: None }
+    }
+}
+
 /// Whether a task meets its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Always: no job responds later than this after its arrival.
+    /// The task always meets its deadline: no job completes later than `response_ns` after its arrival.
     Meets {
         /// The bound on the response time in ns, at most the deadline.
         response_ns: u64,
     },
-    /// Not shown to: the bound passes the deadline.
+    /// The task is not shown to meet its deadline: the bound exceeds the deadline.
     Misses,
 }
 
 impl Verdict {
-    /// The bound, if it is within the deadline.
+    /// Returns the bound in ns; `None` if it exceeds the deadline.
     pub fn response_ns(self) -> Option<u64> {
         match self {
             Self::Meets { response_ns } => Some(response_ns),
@@ -234,46 +298,49 @@ impl Verdict {
     }
 }
 
-/// The bound for one task and what it consists of. For a miss, the parts at the moment the deadline was passed.
+/// The bound of one task and its parts. For a miss, these are the parts at the moment at which the bound passed the
+/// deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Bound {
-    /// Whether the deadline holds.
+    /// Whether the task meets its deadline.
     #[serde(skip)]
     pub verdict: Verdict,
-    /// Its own execution, with its switches.
+    /// Execution of the task itself, with its switches, in ns.
     pub own_ns: u64,
-    /// Execution of higher-priority jobs, with their switches.
+    /// Execution of higher-priority jobs, with their switches, in ns.
     pub interference_ns: u64,
-    /// Warm-up delays, its own and those of higher-priority jobs.
+    /// Warm-up delays of the task itself and of higher-priority jobs, in ns.
     pub omega_ns: u64,
-    /// Preemption delays.
+    /// Preemption delays, in ns.
     pub gamma_ns: u64,
-    /// Blocking by a lower-priority task, with what it refills.
+    /// Blocking by a lower-priority task, with the refills of that task, in ns.
     pub blocking_ns: u64,
-    /// Interrupts that release jobs of this and all other tasks of the core.
+    /// Interrupts that release jobs of this and all other tasks of the core, in ns.
     pub interrupts_ns: u64,
-    /// Release jitter.
+    /// Time for which the core may be withheld, with the refills of what is displaced meanwhile, in ns.
+    pub withheld_ns: u64,
+    /// Release jitter, in ns.
     pub jitter_ns: u64,
 }
 
-/// The bound of one task of a set, written out.
+/// The bound of one task of a set, with the name of the task, as it is written to files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct BoundOfTask {
-    /// Its name.
+    /// Name of the task.
     pub name: String,
-    /// Where it runs.
+    /// CPU that the task runs on.
     pub cpu: u32,
-    /// The bound; `None` where it passes the deadline.
+    /// Bound on the response time, in ns; `None` if it exceeds the deadline.
     pub response_ns: Option<u64>,
-    /// Its deadline.
+    /// Relative deadline of the task, in ns.
     pub deadline_ns: u64,
-    /// What the bound consists of.
+    /// Parts of the bound.
     #[serde(flatten)]
     pub parts: Bound,
 }
 
 impl Bound {
-    /// A miss that consists of nothing.
+    /// A miss whose parts are all 0.
     const NOTHING: Self = Self {
         verdict: Verdict::Misses,
         own_ns: 0,
@@ -282,10 +349,11 @@ impl Bound {
         gamma_ns: 0,
         blocking_ns: 0,
         interrupts_ns: 0,
+        withheld_ns: 0,
         jitter_ns: 0,
     };
 
-    /// Returns this bound with the name of `task` of `set`, its period and deadline, and `cpu`.
+    /// Returns this bound with `cpu`, and with the name and the deadline of `task` of `set`.
     pub fn of_task(&self, set: &TaskSet, task: usize, cpu: u32) -> BoundOfTask {
         let known = &set.tasks()[task];
         BoundOfTask {
@@ -298,7 +366,7 @@ impl Bound {
     }
 }
 
-/// The tasks of one core in priority order, as the analyses want them.
+/// Returns the tasks of one core in priority order, in the form that the analyses use.
 ///
 /// `members`: pairs of a task's index in `set` and its partitions.
 pub fn core_tasks(set: &TaskSet, members: &[(usize, PartitionSet)]) -> Vec<CoreTask> {
@@ -307,7 +375,8 @@ pub fn core_tasks(set: &TaskSet, members: &[(usize, PartitionSet)]) -> Vec<CoreT
     ordered.iter().map(|&(task, partitions)| core_task(set, task, partitions)).collect()
 }
 
-/// The tasks that an allocation gives one core, in priority order: their indices in `set`, and as the analyses want them.
+/// Returns the tasks that an allocation gives one core, in priority order: their indices in `set`, and the form that the
+/// analyses use.
 pub fn allotted(set: &TaskSet, members: &[Allotted]) -> (Vec<usize>, Vec<CoreTask>) {
     let mut ordered = members.to_vec();
     ordered.sort_by_key(|member| set.rank(member.task));
@@ -315,7 +384,7 @@ pub fn allotted(set: &TaskSet, members: &[Allotted]) -> (Vec<usize>, Vec<CoreTas
     ordered.iter().map(|member| (member.task, of(member))).unzip()
 }
 
-/// `task` of `set` with these partitions. Panics if there are none, or more than the machine has.
+/// Returns `task` of `set` with these partitions. Panics if there are none, or more than the task has execution times for.
 pub fn core_task(set: &TaskSet, task: usize, partitions: PartitionSet) -> CoreTask {
     let known = &set.tasks()[task];
     let count = partitions.len() as usize;
@@ -333,17 +402,18 @@ pub fn core_task(set: &TaskSet, task: usize, partitions: PartitionSet) -> CoreTa
     }
 }
 
-/// Utilization of a core, cache delays included. [Kim2013, eq. 1]
+/// Returns the utilization of a core, cache delays included. [Kim2013, eq. 1]
 ///
-/// `U = Σ (C(i) + ω(i,n) + γ(i,n)) / T(i)`, with the costs of switches, releases and private levels in C(i). What a planner
-/// minimizes; as a schedulability test see [`passes_utilization_test`].
+/// `U = Σ (C(i) + ω(i,n) + γ(i,n)) / T(i)`, with the costs of switches, releases and private levels in C(i). Planners
+/// minimize this value. For its use as a schedulability test see [`passes_utilization_test`].
 pub fn utilization(core: &[CoreTask], charges: Charges) -> f64 {
     let mut total = 0.0;
     each_utilization(core, charges, |_, share| total += share);
     total
 }
 
-/// What each task adds to the [`utilization`] of its core, lowest priority first: its place in `core`, its share.
+/// Calls `each` with the index of every task in `core` and its share of the [`utilization`] of the core, lowest priority
+/// first.
 pub fn each_utilization(core: &[CoreTask], charges: Charges, mut each: impl FnMut(usize, f64)) {
     let (mut once, mut twice) = (PartitionSet::default(), PartitionSet::default());
     for task in core {
@@ -361,15 +431,17 @@ pub fn each_utilization(core: &[CoreTask], charges: Charges, mut each: impl FnMu
     }
 }
 
-/// The right side of Eq. 1: `n (2^(1/n) - 1)`, below which rate-monotonic tasks with D = T always meet their deadlines.
+/// Returns the right side of Eq. 1: `n (2^(1/n) - 1)`. Up to this utilization, rate-monotonic tasks with D = T always meet
+/// their deadlines.
 pub fn liu_layland_bound(tasks: usize) -> f64 {
     let n = tasks.max(1) as f64;
     n * (libm::exp2(1.0 / n) - 1.0)
 }
 
-/// Eq. 1 as a test: sufficient, and only for D = T under rate-monotonic priorities (checked here).
+/// Whether Eq. 1 shows that all deadlines are met. The test is sufficient, and only for D = T under rate-monotonic
+/// priorities (checked here).
 ///
-/// It is weak: the paper's own Table 2 fails it (0.7814 > 0.7568) and meets all deadlines by Eq. 2.
+/// The test is weak: the paper's own Table 2 fails it (0.7814 > 0.7568) and meets all deadlines by Eq. 2.
 pub fn passes_utilization_test(core: &[CoreTask], charges: Charges) -> bool {
     let implicit = core.iter().all(|task| {
         task.deadline_ns == task.period_ns
@@ -379,7 +451,7 @@ pub fn passes_utilization_test(core: &[CoreTask], charges: Charges) -> bool {
             && task.holds.is_empty()
     });
     let rate_monotonic = core.windows(2).all(|pair| pair[0].period_ns <= pair[1].period_ns);
-    // Interrupts of slow tasks delay fast ones: that order is not rate-monotonic.
+    // Interrupts of slow tasks delay fast tasks, so the priorities are not rate-monotonic then.
     let in_order = rate_monotonic && charges.release_interrupt_ns == 0;
     implicit && in_order && !charges.cold_start && utilization(core, charges) <= liu_layland_bound(core.len())
 }

@@ -15,7 +15,7 @@ use crate::taskset::{PARTITIONS_MAX, PartitionSet};
 /// One job to play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Index of its task on the core.
+    /// Index of the job's task on the core.
     pub task: usize,
     /// Arrival of the job, from which its response time counts, in ns.
     pub arrival_ns: u64,
@@ -27,10 +27,10 @@ pub struct Arrival {
     pub section: Option<Section>,
 }
 
-/// A critical section of a job: it holds the lock while its execution passes `start_ns..start_ns + length_ns`.
+/// A critical section of a job: the job holds the lock while its execution passes `start_ns..start_ns + length_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// The lock that is taken, one of its task's.
+    /// The lock that is taken, one of the locks of the job's task.
     pub lock: u32,
     /// Execution time before the lock is taken, in ns.
     pub start_ns: u64,
@@ -43,7 +43,7 @@ pub struct Section {
 pub struct Stretch {
     /// Index of the task on the core.
     pub task: usize,
-    /// Begin of the interval, in ns.
+    /// Start of the interval, in ns.
     pub start_ns: u64,
     /// End of the interval, in ns.
     pub end_ns: u64,
@@ -54,22 +54,22 @@ pub struct Stretch {
 /// A job that was played to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// Index of its task on the core.
+    /// Index of the job's task on the core.
     pub task: usize,
-    /// When it arrived.
+    /// Arrival of the job, in ns.
     pub arrival_ns: u64,
-    /// When it was released.
+    /// Release of the job, in ns.
     pub release_ns: u64,
-    /// When it first had the CPU.
+    /// Time at which the job first had the CPU, in ns.
     pub start_ns: u64,
-    /// When it was complete.
+    /// Time at which the job was complete, in ns.
     pub completion_ns: u64,
 }
 
 /// Outcome of playing a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Played {
-    /// Longest response time of each task, over the jobs that completed.
+    /// Longest response time of each task over the jobs that completed, in ns.
     pub responses_ns: Vec<u64>,
     /// The jobs that completed, in the order of their completions.
     pub jobs: Vec<Completed>,
@@ -96,7 +96,7 @@ struct Job {
     stretch_ns: Option<u64>,
 }
 
-/// The lock of a job. It is taken and released when the given execution time remains.
+/// The lock of a job. The job takes and releases the lock when the given execution times remain, in ns.
 struct Held {
     /// Index of the highest task that takes the lock.
     ceiling: usize,
@@ -165,7 +165,7 @@ impl Job {
         if let Some(rest) = &mut self.stretch_ns {
             *rest -= step.min(*rest);
         }
-        // A task that waits for the lock runs as soon as it is released.
+        // A task that waits for the lock runs as soon as the job releases the lock.
         let left = self.held.as_ref().is_some_and(|held| held.left_ns == self.execution_ns);
         if left && awaited {
             self.stretch_ns = Some(0);
@@ -179,7 +179,7 @@ impl Job {
         self.stretch_ns = None;
     }
 
-    /// Finds out what it has to refill before it goes on. `owned`: as for [`resume`](Self::resume).
+    /// Finds out what the job has to refill before it continues. `owned`: as for [`resume`](Self::resume).
     fn find_missing(&mut self, task: &CoreTask, owned: impl Fn(u32) -> bool) {
         let wanted = if self.started { &task.useful } else { &task.partitions };
         // A part that was refilled and is not useful has been used already, so losing it costs nothing.
@@ -201,8 +201,8 @@ fn owners_of_unshared_partitions(core: &[CoreTask]) -> Vec<Option<usize>> {
     owners
 }
 
-/// Returns the task that has the CPU next, if any job waits: the one of the highest priority, or the running one while it cannot
-/// be preempted.
+/// Returns the task that has the CPU next: the task of the highest priority, or the running task while it cannot be preempted; `None` if no
+/// job waits.
 fn chosen(core: &[CoreTask], queues: &mut [VecDeque<Job>], running: Option<usize>) -> Option<usize> {
     let first = |task: usize| Some((queues[task].front()?.priority(task), task));
     let (_, highest) = (0..core.len()).filter_map(first).min()?;
@@ -221,8 +221,8 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
     play_with_steal(core, charges, arrivals, &[], horizon_ns)
 }
 
-/// The same where a hypervisor takes the CPU in the intervals `steal` (ascending, apart from each other): nothing runs meanwhile, interrupts
-/// wait, and afterwards neither partitions nor private levels hold anything.
+/// Plays `arrivals` as [`play`] does, but a hypervisor takes the CPU in the intervals `steal` (ascending, apart from each other). Meanwhile
+/// nothing runs and interrupts wait. Afterwards neither partitions nor private levels hold anything.
 pub fn play_with_steal(
     core: &[CoreTask],
     charges: Charges,
@@ -236,7 +236,7 @@ pub fn play_with_steal(
     let mut played = Played { responses_ns: vec![0; core.len()], ..Played::default() };
     let mut coming = arrivals.iter().peekable();
     let mut steal = steal.iter().peekable();
-    // Whether the job that had the CPU when it was taken has yet to find out what it lost.
+    // Whether the job that ran when the hypervisor took the CPU has yet to find out what it lost.
     let mut displaced = false;
     let mut now = 0;
     let mut running: Option<usize> = None;
@@ -369,8 +369,8 @@ pub fn sporadic(core: &[CoreTask], horizon_ns: u64, random: &mut fastrand::Rng) 
     arrivals
 }
 
-/// Returns releases that attack τ(target). Lower tasks start first, so that its job and all higher jobs find their partitions
-/// displaced. The higher tasks are released together with it, or one after the other for the deepest preemptions.
+/// Returns releases that attack τ(target). Lower tasks start first, so that the job of the target and all higher jobs find their partitions
+/// displaced. The higher tasks are released together with the target, or one after the other for the deepest preemptions.
 pub fn adversarial(core: &[CoreTask], target: usize, horizon_ns: u64, random: &mut fastrand::Rng) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     let instant =
@@ -379,7 +379,7 @@ pub fn adversarial(core: &[CoreTask], target: usize, horizon_ns: u64, random: &m
         let mut arrival_ns = match task.cmp(&target) {
             std::cmp::Ordering::Greater => random.u64(0..=instant),
             std::cmp::Ordering::Equal => instant,
-            // Each interval in which a higher task arrives lies within the execution of the task that it preempts.
+            // A higher task may arrive later than the tasks between it and the target, so that it can preempt them.
             std::cmp::Ordering::Less => instant + random.u64(0..=(target - task) as u64 * 3),
         };
         while arrival_ns < horizon_ns {
@@ -393,8 +393,8 @@ pub fn adversarial(core: &[CoreTask], target: usize, horizon_ns: u64, random: &m
     arrivals
 }
 
-/// Returns releases that attack τ(target) through a lock. A lower task takes a lock, cold, just before the target and some higher
-/// tasks are released. The others preempt the holder one after the other. Without such a lock this does the same as
+/// Returns releases that attack τ(target) through a lock. A lower task with a cold cache takes a lock just before the target and some higher
+/// tasks are released. The other higher tasks preempt the holder one after the other. Without such a lock this does the same as
 /// [`adversarial`].
 pub fn contended(core: &[CoreTask], target: usize, horizon_ns: u64, random: &mut fastrand::Rng) -> Vec<Arrival> {
     let mut arrivals = adversarial(core, target, horizon_ns, random);
@@ -430,8 +430,8 @@ pub fn contended(core: &[CoreTask], target: usize, horizon_ns: u64, random: &mut
     arrivals
 }
 
-/// Draws a critical section for a job that executes for `execution_ns`: one of its task's locks, in most cases held as long as
-/// possible.
+/// Draws a critical section for a job that executes for `execution_ns`: one of its task's locks, in most cases held as long as possible;
+/// `None` if the task takes no locks.
 fn critical_section(task: &CoreTask, execution_ns: u64, random: &mut fastrand::Rng) -> Option<Section> {
     let hold = random.choice(task.holds.iter().collect::<Vec<_>>())?;
     let longest = hold.longest_ns.min(execution_ns);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Analysis, Charges, CoreTask, Workspace, responses, schedulable};
+use super::{Analysis, Conditions, CoreTask, Workspace, responses, schedulable};
 use crate::taskset::{TIME_MAX_NS, scale_up};
 
 /// How far a value can be changed while all deadlines hold.
@@ -21,17 +21,17 @@ pub enum Change {
 }
 
 /// Returns the largest refill time Δ, in ns, with which every deadline of the core holds.
-pub fn largest_refill(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Change {
-    let mut workspace = Workspace::default();
+pub fn largest_refill<'a>(core: &[CoreTask], conditions: impl Into<Conditions<'a>>, analysis: Analysis) -> Change {
+    let (conditions, mut workspace) = (conditions.into(), Workspace::default());
     last_that_holds(0, TIME_MAX_NS, |refill_ns| {
-        schedulable(core, Charges { refill_ns, ..charges }, analysis, &mut workspace)
+        schedulable(core, conditions.with_refill(refill_ns), analysis, &mut workspace)
     })
 }
 
 /// Returns the largest factor, in millionths, by which all execution times can be multiplied while every deadline holds.
-pub fn largest_scale_ppm(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Change {
-    let mut workspace = Workspace::default();
-    last_that_holds(1, TIME_MAX_NS, |ppm| schedulable(&scaled(core, ppm), charges, analysis, &mut workspace))
+pub fn largest_scale_ppm<'a>(core: &[CoreTask], conditions: impl Into<Conditions<'a>>, analysis: Analysis) -> Change {
+    let (conditions, mut workspace) = (conditions.into(), Workspace::default());
+    last_that_holds(1, TIME_MAX_NS, |ppm| schedulable(&scaled(core, ppm), conditions, analysis, &mut workspace))
 }
 
 /// Returns the tasks with execution times multiplied by `ppm` millionths, rounded up.
@@ -61,25 +61,25 @@ pub fn last_that_holds(least: u64, most: u64, mut holds: impl FnMut(u64) -> bool
 pub struct Break {
     /// The last refill time before the jump, in ns.
     pub last_ns: u64,
-    /// The bound with that refill time.
+    /// Bound with that refill time, in ns.
     pub response_before_ns: Option<u64>,
-    /// The bound with a refill time that is 1 ns longer; `None` if it exceeds the deadline.
+    /// Bound with a refill time that is 1 ns longer, in ns; `None` if it exceeds the deadline.
     pub response_after_ns: Option<u64>,
 }
 
 /// Returns the refill times within `range` at which the bound of `task` jumps because of a further preemption, ascending.
-pub fn refill_breaks(
-    core: &[CoreTask],
-    charges: Charges,
+pub fn refill_breaks<'a>(
+    core: &'a [CoreTask],
+    conditions: impl Into<Conditions<'a>>,
     analysis: Analysis,
     task: usize,
     range: RangeInclusive<u64>,
 ) -> impl Iterator<Item = Break> {
-    let mut workspace = Workspace::default();
+    let (conditions, mut workspace) = (conditions.into(), Workspace::default());
     let mut at = move |refill_ns| {
-        let response = responses(core, Charges { refill_ns, ..charges }, analysis, &mut workspace).nth(task);
+        let response = responses(core, conditions.with_refill(refill_ns), analysis, &mut workspace).nth(task);
         let response = response.and_then(super::Verdict::response_ns);
-        // Number of higher-priority jobs in the window; `None` once the deadline has passed.
+        // Number of higher-priority jobs in the window; `None` if the bound exceeds the deadline.
         let above = core.iter().take(task);
         let jobs = response.map(|response| {
             let window = response - core[task].jitter_ns;

@@ -1,12 +1,15 @@
-//! Tests against the numbers of the paper, and against the schedules of the reference implementation.
+//! Tests of the analyses against the numbers of [Kim2013], and against the schedules of the reference implementation.
 
-use super::falsify::Case;
+use super::falsify::{Case, Withholding};
 use super::schedule::{adversarial, play, sporadic, synchronous};
 use super::sensitivity::{self, Change};
 use super::*;
+use crate::supply::{Gap, Recording, Supply};
+use crate::units::Ns;
 
 mod locks;
 mod mutants;
+mod replacement;
 
 fn core_task(wcet_ns: u64, period_ns: u64, partitions: &[u32]) -> CoreTask {
     CoreTask::new(wcet_ns, period_ns, partitions.iter().copied().collect())
@@ -20,12 +23,12 @@ fn responses_of(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Vec<
     analyze(core, charges, analysis).iter().map(|bound| bound.verdict.response_ns()).collect()
 }
 
-/// The worked example of [Kim2013, Figure 6].
+/// Returns the worked example of [Kim2013, Figure 6], with all times multiplied by `unit`.
 fn worked_example(unit: u64) -> Vec<CoreTask> {
     [&[1, 2][..], &[1], &[2]].map(|set| core_task(2 * unit, 12 * unit, set)).to_vec()
 }
 
-/// The tasks of [Kim2013, Table 2]: C in ns, with the periods of Table 1.
+/// Returns the tasks of [Kim2013, Table 2]: C in ns, with the periods of Table 1.
 pub(crate) fn table_2() -> Vec<CoreTask> {
     vec![
         core_task(11_940_000, 40_000_000, &[1, 2, 3, 4, 5, 6, 7, 8]),
@@ -48,7 +51,7 @@ fn the_worked_example_gives_4_8_12() {
 
 #[test]
 fn the_worked_example_holds_in_any_unit() {
-    // Scaled by 0.1 in floating point, R3 rounds above 1.2 and looks like a miss; in integers it never does.
+    // In floating point with a unit of 0.1, R3 is rounded to more than 1.2 and looks like a miss. Integers are exact.
     for unit in [1, 100, 1_000_000_000] {
         let bounds = responses_of(&worked_example(unit), refill(unit), Analysis::Kim2013);
         assert_eq!(bounds, [Some(4 * unit), Some(8 * unit), Some(12 * unit)]);
@@ -111,7 +114,7 @@ fn later_jobs_do_not_pay_for_tasks_that_cannot_run_in_the_window() {
 
 #[test]
 fn table_2_jumps_into_a_further_preemption_just_above_a_refill_of_1_09_us() {
-    // Above it R4 exceeds 180 ms, the period of task 3.
+    // Above this refill time, R4 exceeds 180 ms, the period of task 3.
     let core = table_2();
     let breaks: Vec<_> = sensitivity::refill_breaks(&core, refill(0), Analysis::Kim2013, 3, 0..=10_000).collect();
     assert_eq!(breaks.len(), 1, "{breaks:?}");
@@ -139,7 +142,7 @@ fn altmeyers_families_match_hand_calculation() {
     assert_eq!(gamma(Analysis::EcbUnion), 4);
     // [Kim2013] takes all partitions as useful: {1,2,3,4} ∩ {1,2,3,4,5,6} = 4; {3,4,5} ∩ {1,2,5,6} = 1.
     assert_eq!(gamma(Analysis::Kim2013), 5);
-    // With one job of each task, counting them together gains nothing.
+    // With one job of each task, counting the preemptions together gains nothing.
     assert_eq!(gamma(Analysis::UcbUnionMultiset), 4);
     assert_eq!(gamma(Analysis::EcbUnionMultiset), 4);
     assert_eq!(gamma(Analysis::CombinedMultiset), 4);
@@ -187,12 +190,49 @@ const SETS: u64 = 10_000;
 
 #[test]
 fn no_schedule_exceeds_any_bound() {
-    let (tallies, exceeded) = falsify::falsify(0..SETS);
+    let (tallies, exceeded) = falsify::falsify(0..SETS, Withholding::Never);
     assert_eq!(exceeded, []);
     // The schedules are demanding: they attain many of the bounds exactly.
     let bounds: u64 = tallies.iter().map(|(_, tally)| tally.bounds).sum();
     let reached: u64 = tallies.iter().map(|(_, tally)| tally.reached).sum();
     assert!(bounds > 100_000 && reached > bounds / 5, "{reached} of {bounds} bounds attained");
+}
+
+#[test]
+fn no_schedule_of_a_withheld_core_exceeds_any_bound() {
+    let (tallies, exceeded) = falsify::falsify(0..SETS, Withholding::Sometimes);
+    assert_eq!(exceeded, []);
+    let bounds: u64 = tallies.iter().map(|(_, tally)| tally.bounds).sum();
+    let reached: u64 = tallies.iter().map(|(_, tally)| tally.reached).sum();
+    assert!(bounds > 50_000 && reached > 0, "{reached} of {bounds} bounds attained");
+    // If the supply were left out, many bounds would be exceeded.
+    let (_, exceeded) = falsify::falsify_supply(0..SETS / 10, Withholding::Sometimes, |_| Supply::default());
+    assert!(exceeded.len() > 100, "{}", exceeded.len());
+}
+
+#[test]
+fn a_withheld_core_delays_by_what_is_withheld_and_by_the_jobs_that_come_meanwhile() {
+    let core = [core_task(10, 100, &[0]), core_task(30, 200, &[1])];
+    // 20 ns are withheld at once, and 25 ns in all; a window of 90 ns touches both times.
+    let gaps = [(100, 20), (200, 5)].map(|(start, length)| Gap { start: Ns(start), length: Ns(length) }).to_vec();
+    let supply = Supply::of(&[Recording { length: Ns(400), gaps }]);
+    let bounds = |refill_ns| {
+        let conditions = Conditions { charges: refill(refill_ns), supply: Some(&supply) };
+        analyze(&core, conditions, Analysis::Kim2013)
+            .into_iter()
+            .map(|bound| (bound.verdict.response_ns(), bound.withheld_ns))
+    };
+    assert!(bounds(0).eq([(Some(10 + 20), 20), (Some(40 + 20), 20)]));
+    // The core is withheld once in a window of that length, and was once before: two refills of one partition, or of two.
+    assert!(bounds(3).eq([(Some(10 + 20 + 6), 26), (Some(40 + 20 + 12), 32)]));
+    // With 8 ns the second window would be 40 + 20 + 32 = 92, so both times count: 40 + 25 + 48 = 113. So a second job of the first task
+    // comes, which does not preempt for free: it shares no partition, and takes 10.
+    assert!(bounds(8).eq([(Some(10 + 20 + 16), 36), (Some(113 + 10), 73)]));
+    // Of every 40 ns, 5 are left. 10 ns of work take two times 40, and the 40 ns of both tasks take longer than 200.
+    let often = Supply::of(&[Recording { length: Ns(40), gaps: vec![Gap { start: Ns(0), length: Ns(35) }] }]);
+    let conditions = Conditions { charges: refill(0), supply: Some(&often) };
+    let bounds = analyze(&core, conditions, Analysis::Kim2013);
+    assert_eq!([0, 1].map(|task| bounds[task].verdict.response_ns()), [Some(80), None]);
 }
 
 #[test]

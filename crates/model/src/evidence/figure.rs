@@ -1,4 +1,4 @@
-//! Figures as data: what is drawn, on which axes. The report decides how it looks.
+//! Figures as data: what is drawn, on which axes. The report decides how a figure looks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl Axis {
         Axis { label: label.to_owned(), log: false, range: [low, high], ticks }
     }
 
-    /// Does the same as [`Axis::linear`], but extends both ends to the next tick.
+    /// Returns the same axis as [`Axis::linear`], but with both ends extended to the next tick.
     pub fn linear_rounded(label: &str, (low, high): (f64, f64), text: impl Fn(f64) -> String) -> Axis {
         let high = if high > low { high } else { low + low.abs().max(1.0) };
         let step = round_step((high - low) / 4.5);
@@ -169,7 +169,7 @@ pub struct Line {
 impl Line {
     /// Returns a line without marks and without a band.
     pub fn new(name: &str, hue: Hue, dash: Dash, points: Vec<(f64, f64)>) -> Line {
-        // JSON has no numbers but finite ones.
+        // JSON can represent only finite numbers.
         let points = points.into_iter().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
         Line { name: name.to_owned(), hue, dash, points, marks: Vec::new(), band: Vec::new() }
     }
@@ -243,7 +243,7 @@ pub struct Bars {
 /// A change to draw.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// Name of what changes; empty if it is the same as in the row above.
+    /// Name of the quantity that changes; empty if it is the same as in the row above.
     pub name: String,
     /// The change, as a share; `None` if it is not known.
     pub share: Option<f64>,
@@ -263,7 +263,7 @@ pub struct Changes {
 /// A bar of a [`Track`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrackBar {
-    /// Begin and end of the bar on the horizontal axis.
+    /// Start and end of the bar on the horizontal axis.
     pub range: [f64; 2],
     /// Height of the pale part, 0 to 1.
     pub pale: f64,
@@ -299,7 +299,7 @@ pub struct Tracks {
     pub tracks: Vec<Track>,
 }
 
-/// A cache by colors and ways, and who may read or write in it.
+/// A cache drawn by colors and ways, with the colors that a task has in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheMap {
     /// Geometry of the cache.

@@ -6,7 +6,7 @@ use crate::units::Cycles;
 /// Text for a missing number.
 pub const DASH: &str = "–";
 
-/// Formats a whole number. From five digits on, digits are in groups of three, kept on one line.
+/// Formats a whole number. From five digits on, narrow no-break spaces separate groups of three digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -19,28 +19,32 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+fn minus(number: f64) -> &'static str {
+    if number < 0.0 { "−" } else { "" }
+}
+
 /// Formats a number with three significant digits, or with all digits of the whole part: `1.12`, `33.4`, `12 345`.
 pub fn significant(number: f64) -> String {
+    let minus = minus(number);
     match number.abs() {
         size if !size.is_finite() => DASH.to_owned(),
-        size if size < 9.995 => format!("{number:.2}"),
-        size if size < 99.95 => format!("{number:.1}"),
-        size if size < 999.5 => format!("{number:.0}"),
-        size if number > 0.0 && size < 1e18 => grouped(number.round() as u64),
-        _ => format!("{number:.2e}"),
+        size if size < 9.995 => format!("{minus}{size:.2}"),
+        size if size < 99.95 => format!("{minus}{size:.1}"),
+        size if size < 999.5 => format!("{minus}{size:.0}"),
+        size if size < 1e18 => format!("{minus}{}", grouped(size.round() as u64)),
+        size => format!("{minus}{size:.2e}"),
     }
 }
 
-/// Does the same as [`significant`] without trailing zeros after the decimal point, for axis ticks.
+/// Formats a number for an axis tick: a grouped whole number from 1000 on, otherwise at most six decimals without trailing
+/// zeros.
 pub fn tick(number: f64) -> String {
-    if !number.is_finite() {
-        return DASH.to_owned();
+    match number.abs() {
+        size if !size.is_finite() => DASH.to_owned(),
+        size if size >= 1000.0 => format!("{}{}", minus(number), grouped(size.round() as u64)),
+        // Ticks are multiples of a step computed in binary: 3 x 0.1 must read 0.3.
+        size => format!("{}{}", minus(number), (size * 1e6).round() / 1e6),
     }
-    if number >= 1000.0 {
-        return grouped(number.round() as u64);
-    }
-    // Ticks are multiples of a step computed in binary: 3 x 0.1 must read 0.3.
-    format!("{}", (number * 1e6).round() / 1e6).replace('-', "−")
 }
 
 /// Formats a ratio by what it adds to one: 1.5 is `+50 %`. [Liedtke1997, §5.2]
@@ -59,10 +63,11 @@ pub fn overhead(ratio: f64) -> String {
 
 /// Formats a share (0 to 1) as a percentage.
 pub fn share(share: f64) -> String {
-    match share * 100.0 {
+    let minus = minus(share);
+    match share.abs() * 100.0 {
         percent if !percent.is_finite() => DASH.to_owned(),
-        percent if percent > 0.0 && percent < 9.95 => format!("{percent:.1}\u{a0}%"),
-        percent => format!("{percent:.0}\u{a0}%"),
+        percent if percent > 0.0 && percent < 9.95 => format!("{minus}{percent:.1}\u{a0}%"),
+        percent => format!("{minus}{percent:.0}\u{a0}%"),
     }
 }
 
@@ -101,23 +106,23 @@ pub fn power_of_ten(value: f64) -> String {
 
 /// Formats a time in ns in a suitable unit.
 pub fn nanoseconds(ns: f64) -> String {
-    match ns {
-        ns if !ns.is_finite() => DASH.to_owned(),
-        ns if ns < 999.5 => format!("{}\u{a0}ns", significant(ns)),
-        ns if ns < 999_500.0 => format!("{}\u{a0}µs", significant(ns / 1e3)),
-        ns if ns < 999.5e6 => format!("{}\u{a0}ms", significant(ns / 1e6)),
-        ns => format!("{}\u{a0}s", significant(ns / 1e9)),
+    match ns.abs() {
+        size if !size.is_finite() => DASH.to_owned(),
+        size if size < 999.5 => format!("{}\u{a0}ns", significant(ns)),
+        size if size < 999_500.0 => format!("{}\u{a0}µs", significant(ns / 1e3)),
+        size if size < 999.5e6 => format!("{}\u{a0}ms", significant(ns / 1e6)),
+        _ => format!("{}\u{a0}s", significant(ns / 1e9)),
     }
 }
 
-/// Converts ticks of the constant-rate counter to time, if its rate is known.
+/// Converts ticks of the constant-rate counter to time if the rate of the counter is known.
 #[derive(Clone, Copy)]
 pub struct Clock {
     ticks_per_us: Option<f64>,
 }
 
 impl Clock {
-    /// Returns a clock of `counter_hz` ticks per second; `None` for an unknown rate.
+    /// Returns a clock of `counter_hz` ticks per second. `counter_hz` is `None` if the rate is unknown.
     pub fn of(counter_hz: Option<u64>) -> Clock {
         Clock { ticks_per_us: counter_hz.filter(|&hz| hz > 0).map(|hz| hz as f64 / 1e6) }
     }
@@ -127,12 +132,12 @@ impl Clock {
         if self.ticks_per_us.is_some() { "µs" } else { "cycles" }
     }
 
-    /// Returns the time in [`Clock::unit`].
+    /// Returns the time of `cycles` in [`Clock::unit`].
     pub fn number(&self, cycles: Cycles) -> f64 {
         cycles.0 as f64 / self.ticks_per_us.unwrap_or(1.0)
     }
 
-    /// Formats the time with its unit.
+    /// Formats the time of `cycles` with its unit.
     pub fn text(&self, cycles: Cycles) -> String {
         match self.ticks_per_us {
             Some(_) => nanoseconds(self.number(cycles) * 1e3),
@@ -156,7 +161,7 @@ pub fn utc(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
 }
 
-/// Formats a p-value as `p = 0.031`.
+/// Formats a p-value as `p = 0.031`, or as `p < 0.001`.
 pub fn p_value(p: f64) -> String {
     if p < 0.001 { "p < 0.001".to_owned() } else { format!("p = {p:.3}") }
 }
@@ -188,6 +193,15 @@ mod tests {
         assert_eq!(probability(0.01), "0.010");
         assert_eq!(probability(0.000_23), "2.3\u{a0}×\u{a0}10⁻⁴");
         assert_eq!(tick(3.0 * 0.1), "0.3");
+    }
+
+    #[test]
+    fn negative_numbers_are_written_like_positive_ones_behind_a_minus() {
+        for number in [0.034, 1.1249, 33.36, 150.5, 1234.4, 61_240.0, 2.5e9, 3e18] {
+            for text in [significant, tick, share, nanoseconds] {
+                assert_eq!(text(-number), format!("−{}", text(number)));
+            }
+        }
     }
 
     #[test]

@@ -12,13 +12,13 @@ use super::figure::Figure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It was confirmed.
+    /// The requirement or the effect was confirmed.
     Holds,
-    /// It was refuted: a requirement is violated.
+    /// A requirement is violated.
     Violated,
     /// The measurement shows that there is no effect.
     NoGain,
-    /// It cannot be decided.
+    /// The measurement does not suffice to decide.
     Inconclusive,
 }
 
@@ -86,7 +86,7 @@ impl Section {
         (standing, headline, basis): (Option<Standing>, String, String),
         numbers: &impl Serialize,
     ) -> Section {
-        // Maps have strings as keys, so that every result becomes JSON.
+        // All maps in results have string keys, so every result becomes JSON.
         let numbers = serde_json::to_value(numbers).unwrap_or_default();
         let (id, title) = (id.to_owned(), title.to_owned());
         Section { id, title, standing, headline, basis, content: Vec::new(), numbers }

@@ -12,7 +12,7 @@ use crate::units::format_list;
 
 /// Writes a plan with `partitions` partitions per cache as files for `target`.
 ///
-/// Fails with [`ExportError`]; what comes out is complete otherwise.
+/// Fails with [`ExportError`] if some part of the plan cannot be exported to `target`.
 pub fn write(plan: &Plan, target: Target, cache: &Cache, partitions: u32) -> Result<Vec<File>, ExportError> {
     if !plan.unplaced.is_empty() {
         return Err(ExportError::Unplaced { tasks: plan.unplaced.clone() });
@@ -43,7 +43,7 @@ pub fn write(plan: &Plan, target: Target, cache: &Cache, partitions: u32) -> Res
     })
 }
 
-/// Formats colors, numbered from 0, as a list.
+/// Formats partitions as a list of colors, numbered from 0.
 fn colors(partitions: &[u32]) -> String {
     format_list(&from_zero(partitions))
 }
@@ -54,7 +54,7 @@ fn from_zero(partitions: &[u32]) -> Vec<u32> {
     colors
 }
 
-/// Replaces characters so that a shell, a file system and a unit file take the name as it is.
+/// Replaces all characters of a name that have a meaning in a shell, a file system or a unit file.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' }).collect()
 }
@@ -98,7 +98,7 @@ fn classes<'a>(plan: &'a Plan, ways: &Arrangement) -> Vec<Class<'a>> {
     groups(plan, ways).into_iter().enumerate().map(class).collect()
 }
 
-/// Returns the mask of everything else that runs, for every instance of the cache that the plan uses.
+/// Returns the mask of the ways for everything else that runs, for every instance of the cache that the plan uses.
 fn others(plan: &Plan, cache: &Cache, ways: &Arrangement) -> BTreeMap<u32, u64> {
     let mut masks = BTreeMap::new();
     for (core, mask) in ways.others.iter().enumerate().take(plan.cores.len()) {
@@ -221,15 +221,16 @@ fn xen(core: &CorePlan) -> File {
 }
 
 fn bao(core: &CorePlan) -> Result<File, ExportError> {
-    let mut mask = 0u64;
+    let bit = |what, number| 1u64.checked_shl(number).ok_or(ExportError::Mask { what, number, bits: u64::BITS });
+    let mut mask = 0;
     for color in from_zero(&core.partitions) {
-        mask |= 1u64.checked_shl(color).ok_or(ExportError::Mask { color, bits: u64::BITS })?;
+        mask |= bit("color", color)?;
     }
     let text = format!(
         "/* Virtual machine for the tasks of CPU {}: {} */\n.colors = {mask:#x},\n.platform = {{ .cpu_num = 1 }},\n.cpu_affinity = {:#x},\n",
         core.cpu,
         names(&core.tasks),
-        1u64.checked_shl(core.cpu).ok_or(ExportError::Mask { color: core.cpu, bits: u64::BITS })?,
+        bit("CPU", core.cpu)?,
     );
     Ok(File { name: format!("cpu{}.c", core.cpu), text })
 }
@@ -308,4 +309,20 @@ fn unit_word(word: &str) -> String {
         }
     }
     text + "\""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_that_fits_no_mask_is_not_called_a_color() {
+        let core = CorePlan { cpu: 64, partitions: vec![1], utilization: 0.1, tasks: Vec::new(), recurrence: None };
+        let refused = |core: &CorePlan| bao(core).unwrap_err().to_string();
+        assert_eq!(refused(&core), "CPU 64 does not fit a mask of 64 bits");
+        assert_eq!(
+            refused(&CorePlan { cpu: 0, partitions: vec![65], ..core }),
+            "color 64 does not fit a mask of 64 bits"
+        );
+    }
 }

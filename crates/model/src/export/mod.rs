@@ -124,11 +124,13 @@ pub enum ExportError {
         /// Number of partitions that the cache has.
         count: u32,
     },
-    /// A color does not fit into a mask of the target.
-    #[error("color {color} does not fit a mask of {bits} bits")]
+    /// A color or a CPU does not fit into a mask of the target.
+    #[error("{what} {number} does not fit a mask of {bits} bits")]
     Mask {
-        /// The color.
-        color: u32,
+        /// `color` or `CPU`.
+        what: &'static str,
+        /// The number of the color or the CPU.
+        number: u32,
         /// Number of bits of the mask.
         bits: u32,
     },

@@ -20,7 +20,7 @@ pub struct WayRules {
 }
 
 impl WayRules {
-    /// Returns the largest number of partitions: each has as few ways as a mask may have.
+    /// Returns the largest number of partitions, each with as few ways as a mask may have.
     pub fn partitions(&self) -> u32 {
         self.count / self.least.max(1)
     }
@@ -75,7 +75,7 @@ pub enum WaysError {
         /// Fewest ways of a mask.
         least: u32,
     },
-    /// In no order of the ways do all masks have consecutive ways.
+    /// No order of the ways makes the ways of every mask consecutive.
     #[error(
         "in no order of the ways are the partitions of every task on CPU {cpu} a run without gaps, and this cache takes no others\n  hint: the method bfd shares no partitions, which always fits"
     )]
@@ -83,7 +83,17 @@ pub enum WaysError {
         /// The CPU.
         cpu: u32,
     },
-    /// The cache has more ways than a mask has bits.
+    /// The search for an order was cut short before it found one, so there may be one.
+    #[error(
+        "no order of the ways was found within {steps} steps in which the partitions of every task on CPU {cpu} are a run without gaps, as this cache needs them\n  hint: the method bfd shares no partitions, which always fits"
+    )]
+    CutShort {
+        /// The CPU.
+        cpu: u32,
+        /// Number of steps of the search.
+        steps: u32,
+    },
+    /// The cache has no ways, or more ways than a mask has bits.
     #[error("{ways} ways are none, or more than the 64 of a mask\n  hint: say how many one cache has")]
     Count {
         /// Number of ways of the cache.
@@ -101,13 +111,13 @@ pub enum WaysError {
     },
 }
 
-/// Most steps of the search for an order; after these, no order counts as found.
+/// Most steps of the search for an order. A longer search is cut short.
 const STEPS_MAX: u32 = 1_000_000;
 
 /// Arranges ways for the tasks of a plan with `partitions` partitions per cache, such that the cache accepts every mask.
 ///
 /// Partitions that different tasks use together stay together: partitions are only renumbered, in the same way for all tasks of a cache. If
-/// masks must not have gaps, an order is searched in which the partitions of each task are consecutive (the consecutive-ones property).
+/// masks must not have gaps, this searches for an order in which the partitions of each task are consecutive (the consecutive-ones property).
 /// Cores with disjoint partitions share a cache; if cores use the same partitions, each core has a cache of its own.
 ///
 /// Fails with [`WaysError`].
@@ -127,8 +137,10 @@ pub fn arrange(plan: &Plan, partitions: u32, rules: &WayRules) -> Result<Arrange
             next = 0;
         }
         let sets: Vec<&[u32]> = core.tasks.iter().map(|task| task.partitions.as_slice()).collect();
-        let order = if rules.sparse { Some(in_use(&sets)) } else { consecutive(&sets) };
-        let order = order.ok_or(WaysError::Gaps { cpu: core.cpu })?;
+        let order = if rules.sparse { Ok(Some(in_use(&sets))) } else { consecutive(&sets) };
+        let order = order
+            .map_err(|CutShort| WaysError::CutShort { cpu: core.cpu, steps: STEPS_MAX })?
+            .ok_or(WaysError::Gaps { cpu: core.cpu })?;
         let position: BTreeMap<u32, u32> = order.into_iter().zip(next..).collect();
         next += position.len() as u32;
         if next * each + rules.least.max(1) > rules.count {
@@ -195,25 +207,29 @@ fn in_use(sets: &[&[u32]]) -> Vec<u32> {
     used
 }
 
-/// Finds an order of all partitions in which the partitions of each set are consecutive.
+/// The search took more than [`STEPS_MAX`] steps.
+#[derive(Debug, PartialEq, Eq)]
+struct CutShort;
+
+/// Finds an order of all partitions in which the partitions of each set are consecutive; `None` if no such order exists.
 ///
-/// Partitions that are in the same sets stay side by side, so the depth-first search orders these types of partitions: a set that
-/// has begun must continue until it is complete.
-fn consecutive(sets: &[&[u32]]) -> Option<Vec<u32>> {
+/// Partitions that are in the same sets stay side by side, so the depth-first search orders these types of partitions: a set that has begun
+/// must continue until it is complete.
+fn consecutive(sets: &[&[u32]]) -> Result<Option<Vec<u32>>, CutShort> {
     let mut types: BTreeMap<Vec<usize>, Vec<u32>> = BTreeMap::new();
     for partition in in_use(sets) {
         let of = sets.iter().enumerate().filter(|(_, set)| set.contains(&partition)).map(|(at, _)| at).collect();
         types.entry(of).or_default().push(partition);
     }
     let types: Vec<(Vec<usize>, Vec<u32>)> = types.into_iter().collect();
-    // Types of each set that are still to come.
+    // Number of types of each set that are not in the order yet.
     let mut left = vec![0; sets.len()];
     types.iter().flat_map(|(of, _)| of).for_each(|set| left[*set] += 1);
     let total = left.clone();
     let mut order = Vec::with_capacity(types.len());
     let mut steps = 0;
-    extend(&types, &total, &mut left, &mut order, &mut steps)
-        .then(|| order.iter().flat_map(|at: &usize| types[*at].1.iter().copied()).collect())
+    let found = extend(&types, &total, &mut left, &mut order, &mut steps)?;
+    Ok(found.then(|| order.iter().flat_map(|at| types[*at].1.iter().copied()).collect()))
 }
 
 fn extend(
@@ -222,33 +238,34 @@ fn extend(
     left: &mut [usize],
     order: &mut Vec<usize>,
     steps: &mut u32,
-) -> bool {
+) -> Result<bool, CutShort> {
     if order.len() == types.len() {
-        return true;
+        return Ok(true);
     }
     let open: Vec<usize> = (0..left.len()).filter(|set| left[*set] > 0 && left[*set] < total[*set]).collect();
     for next in 0..types.len() {
         *steps += 1;
         if *steps > STEPS_MAX {
-            return false;
+            return Err(CutShort);
         }
         if order.contains(&next) || !open.iter().all(|set| types[next].0.contains(set)) {
             continue;
         }
         order.push(next);
         types[next].0.iter().for_each(|set| left[*set] -= 1);
-        if extend(types, total, left, order, steps) {
-            return true;
+        if extend(types, total, left, order, steps)? {
+            return Ok(true);
         }
         types[next].0.iter().for_each(|set| left[*set] += 1);
         order.pop();
     }
-    false
+    Ok(false)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -261,14 +278,37 @@ mod tests {
     #[test]
     fn sets_that_overlap_in_a_chain_are_put_in_order() {
         let sets: [&[u32]; 3] = [&[1, 5], &[5, 2], &[2, 9, 4]];
-        let order = consecutive(&sets).unwrap();
+        let order = consecutive(&sets).unwrap().unwrap();
         assert!(sets.iter().all(|set| is_run(&order, set)), "{order:?}");
     }
 
     #[test]
     fn three_sets_that_meet_in_pairs_have_no_order() {
         // The triangle: each pair of sets shares one partition, so every set would have to lie between the two others.
-        assert_eq!(consecutive(&[&[1, 2], &[2, 3], &[3, 1]]), None);
+        assert_eq!(consecutive(&[&[1, 2], &[2, 3], &[3, 1]]), Ok(None));
+    }
+
+    #[test]
+    fn a_search_that_is_cut_short_does_not_claim_that_there_is_no_order() {
+        // Task `s` has the partitions 1 to 12. Each of 1 to 10 belongs to one more task; 11 and 12 are shared with `u` and `t`. So 13, 11, 1 to
+        // 10, 12, 14 is an order. A search that begins with 1 tries all orders of 2 to 10 behind it, although none leads to an order of all.
+        let mut sets: Vec<Vec<u32>> = (1..=10).map(|partition| vec![partition]).collect();
+        sets.extend([(1..=12).collect(), vec![11, 13], vec![12, 14]]);
+        let order: Vec<u32> = [13, 11].into_iter().chain(1..=10).chain([12, 14]).collect();
+        assert!(sets.iter().all(|set| is_run(&order, set)));
+        let tasks: Vec<_> = sets
+            .iter()
+            .enumerate()
+            .map(|(at, set)| json!({ "name": at.to_string(), "partitions": set, "response_ns": 1, "deadline_ns": 1 }))
+            .collect();
+        let plan = json!({
+            "schedulable": true, "method": "optimal", "objective": "partitions", "analysis": "kim2013",
+            "partitions_used": 14, "utilization": 0.1, "bound": null, "gap": null,
+            "cores": [{ "cpu": 0, "partitions": order, "utilization": 0.1, "tasks": tasks }],
+        });
+        let rules = WayRules { count: 16, least: 1, sparse: false, classes: 16 };
+        let error = arrange(&serde_json::from_value(plan).unwrap(), 16, &rules).unwrap_err().to_string();
+        assert!(error.starts_with("no order of the ways was found within 1000000 steps"), "{error}");
     }
 
     /// Whether an order exists in which all sets are consecutive, by trying all orders.
@@ -292,7 +332,7 @@ mod tests {
             let sets: Vec<Vec<u32>> = masks.iter().map(|mask| (0..6).filter(|bit| mask >> bit & 1 == 1).collect()).collect();
             let sets: Vec<&[u32]> = sets.iter().map(Vec::as_slice).collect();
             let exists = has_order(&sets, &mut in_use(&sets), &mut Vec::new());
-            match consecutive(&sets) {
+            match consecutive(&sets).unwrap() {
                 Some(order) => prop_assert!(exists && sets.iter().all(|set| is_run(&order, set))),
                 None => prop_assert!(!exists),
             }

@@ -1,7 +1,7 @@
 //! Flooding: access patterns that leave a cache in the worst state for another task.
 //!
-//! This module decides the pattern. Others carry it out, on real memory or on a modeled cache, and an experiment judges what it
-//! achieved on real memory.
+//! This module decides the pattern. Other modules carry it out, on real memory or on a modeled cache, and an experiment judges what
+//! the pattern achieves on real memory.
 
 pub mod parameters;
 
@@ -87,8 +87,8 @@ pub struct Access {
 
 /// A flood of a whole memory area, line by line: the naive flooder of [Liedtke1997, §5.1].
 ///
-/// With as many lines of a color as the cache has ways, each touched at least twice, it displaces everything else of that color
-/// under least-recently-used replacement; twice as many lines do so under the usual approximations. The patterns of Löser and
+/// With as many lines in each set as the cache has ways, each touched at least twice, the flood displaces everything else in these
+/// sets under least-recently-used replacement. Under the usual approximations, twice as many lines do so. The patterns of Löser and
 /// Härtig [Loeser1999, §3.2] for the state in which two write-backs precede each refill are in [`DoublePurge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flood {
@@ -115,8 +115,8 @@ impl Flood {
 /// A flood in which every store causes a write-back: it stores to all lines of the area that fall into one set, then to those of the
 /// next set.
 ///
-/// In the order of addresses, one of as many stores as the area has lines per set causes a write-back. Here, from the first line on
-/// that does not fit, every store displaces a line that was written a moment before.
+/// In the order of addresses, the stores to one set lie far apart. Here they follow each other: from the first line on that does not
+/// fit, every store displaces a line that was written a moment before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storm {
     /// The cache, or the part of it that the area maps to.
@@ -141,7 +141,7 @@ impl Storm {
 }
 
 /// A flood of loads in random order, several at once. Each chain is a cycle through lines of its own, in which every load waits for
-/// the one before.
+/// the load before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chains {
     /// Numbers of the lines, chain after chain, in the order of the loads.
@@ -185,9 +185,9 @@ impl Chains {
 
 /// A pattern for two levels after which every refill costs two write-backs. [Loeser1999, §3.2]
 ///
-/// In this state an access finds its line in neither level. The victim of the first level is dirty and no longer in the second,
-/// where all lines that could make room for it are dirty, and so is the second level's own victim. This needs write-back levels
-/// with least-recently-used replacement, where a line of the first level need not be in the second.
+/// In this state an access finds its line in neither level. The victim of the first level is dirty and no longer in the second
+/// level. All lines of the second level that could make room for this victim are dirty, and so is the second level's own victim.
+/// This needs write-back levels with least-recently-used replacement, where a line of the first level need not be in the second.
 ///
 /// Lines are named as in the paper: `Ax.y.z`, with z the index in the first level, y.z the index in the second, and x the
 /// representative.
@@ -200,7 +200,7 @@ pub struct DoublePurge {
 /// Reasons why a pair of levels does not admit the double-purge state for all lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDoublePurge {
-    /// The first level is direct-mapped, so the second holds every line that it holds.
+    /// The first level is direct-mapped, so the second level holds every line that the first one holds.
     #[error(
         "a direct-mapped first level holds nothing that the second does not hold: the double-purge state cannot be reached"
     )]
@@ -227,13 +227,13 @@ pub enum NoDoublePurge {
 }
 
 impl DoublePurge {
-    /// Creates the pattern for a first level of at least two ways and a second of at least four times its sets, with lines
-    /// of one size.
+    /// Creates the pattern for a first level of at least two ways and a second level of at least four times its sets, with lines of
+    /// one size. Fails for other shapes.
     pub fn new(first: Geometry, second: Geometry) -> Result<DoublePurge, NoDoublePurge> {
         if first.ways < 2 {
             return Err(NoDoublePurge::DirectMappedFirst);
         }
-        // Rows 0 and 1 are the flooder's own; one more is needed to flood anything.
+        // Rows 0 and 1 belong to the flooder; at least one more row is needed to flood anything.
         let fits = first.line_bytes == second.line_bytes
             && first.set_count.is_power_of_two()
             && second.set_count.is_power_of_two()
@@ -290,9 +290,9 @@ impl DoublePurge {
             .chain(std::iter::once(write(0, 1)))
     }
 
-    /// Returns the accesses with the second step for all sets made `rounds` times, as if the first level had `n1` ways and
-    /// the second `n2`. Where replacement is not LRU, more ways and rounds than there are may come closer to the
-    /// double-purge state.
+    /// Returns [`DoublePurge::accesses`], followed by `rounds` repetitions of the second step for all sets, as if the first level
+    /// had `n1` ways and the second `n2`. If replacement is not LRU, more ways than the levels have and more rounds may come
+    /// closer to the double-purge state.
     pub fn exaggerated(self, n1: u64, n2: u64, rounds: u32) -> impl Iterator<Item = Access> {
         let fill = self.accesses();
         let purge = move |_| (0..self.first.set_count).flat_map(move |z| self.purge(z, n1, n2));

@@ -1,8 +1,8 @@
 //! Parameters of a flood: the ways of the first level and of the flooded one, n1 and n2 of [Loeser1999, §3.2], and their source.
 //!
-//! Checks the caches that the system declares against the sizes that loads measured. A virtual machine may be shown a smaller cache than it
-//! has, and a flood made for that size leaves lines of other tasks. A flood made for a larger cache than there is leaves no more lines than
-//! one that fits. So the measured size counts where it is larger, and only there.
+//! The caches that the system declares are checked against the sizes that loads measured. A virtual machine may be shown a smaller cache
+//! than it has, and a flood made for that size leaves lines of other tasks. A flood made for a larger cache than there is leaves no more
+//! lines than one that fits. So the measured size counts only if it is larger.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::units::Bytes;
 /// Least factor between two sizes that counts as a difference, because the curve of loads rises over an octave.
 const APART: u64 = 2;
 
-/// The geometry that a flood is made for.
+/// The cache level that a flood is made for, with its declared geometry and its measured size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// Number of the level.
@@ -25,8 +25,8 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Returns the geometry to make the flood for. If loads measured a larger cache, it has the declared sets and as many ways as
-    /// these need to hold that size.
+    /// Returns the geometry to make the flood for. If loads measured a larger cache, the geometry has the declared sets, and as many ways
+    /// as these need to hold the measured size.
     pub fn geometry(&self) -> Geometry {
         match self.felt {
             Some(felt) if self.source() == Source::Measured => {
@@ -48,7 +48,7 @@ impl fmt::Display for Parameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (bytes, ways) = (self.declared.cache_bytes(), self.geometry().ways);
         write!(f, "L{}: ", self.level)?;
-        // The curve has sizes of any number of lines.
+        // Sizes of the latency curve can be any number of lines, so they are rounded down to whole KiB.
         match self.felt.map(|felt| Bytes(felt.0 >> 10 << 10)) {
             None => write!(f, "{ways} ways, {bytes}, by sysfs; not measured"),
             Some(felt) if self.source() == Source::Measured => write!(

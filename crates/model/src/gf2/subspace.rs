@@ -25,7 +25,7 @@ impl Subspace {
         true
     }
 
-    /// Whether `vector` is a XOR of vectors of the space.
+    /// Whether the space contains `vector`, that is, whether `vector` is a XOR of basis vectors.
     pub fn contains(&self, vector: u64) -> bool {
         self.reduce(vector) == 0
     }
@@ -49,7 +49,7 @@ impl Subspace {
     pub fn annihilator(&self, within: u64) -> Self {
         let projected: Self = self.basis.iter().map(|vector| vector & within).collect();
         let pivots = projected.pivots();
-        // A bit that is no pivot is free to be set; each pivot is then set where that makes the parity even.
+        // Any bit that is not a pivot may be set; each pivot is then set if that makes the parity with its vector even.
         let free = bits(within & !pivots);
         free.map(|bit| {
             let meeting = projected.basis.iter().filter(|&&vector| vector & bit != 0);
@@ -60,8 +60,8 @@ impl Subspace {
 
     /// Returns a basis with the fewest set bits, in ascending order.
     ///
-    /// The search tries every vector of the space, so it is made for at most 16 dimensions. Beyond, this returns the reduced
-    /// basis.
+    /// The search tries every vector of the space, so it is limited to 16 dimensions. For more dimensions, this returns the
+    /// reduced basis.
     pub fn fewest_bits_basis(&self) -> Vec<u64> {
         if self.rank() > 16 {
             return self.basis.clone();

@@ -46,7 +46,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Starts with a page about which nothing is known: every color, and no color, is equally likely. `candidates`: the
+    /// Creates a decoder for a page about which nothing is known: every color, and no color, is equally likely. `candidates`: the
     /// number of candidate colors.
     ///
     /// The odds are even, not those of a page drawn at random, because the error bound has to hold for every kind of page.
@@ -77,8 +77,8 @@ impl Decoder {
         probabilities
     }
 
-    /// Returns the answer once its probability of being wrong is at most `error`, or `error_other` if the answer is not a
-    /// color. `candidates`: the candidate colors.
+    /// Returns the answer whose probability of being wrong is at most `error`, or `error_other` if the answer is not a color;
+    /// `None` while there is no such answer. `candidates`: the candidate colors.
     pub fn decision(&self, candidates: &[Color], error: f64, error_other: f64) -> Option<Answer> {
         let probabilities = self.probabilities();
         let (best, probability) = probabilities.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -112,8 +112,8 @@ mod tests {
         (0..count).map(Color).collect()
     }
 
-    /// Tests random halves of `count` candidates until there is a decision. `gone`: whether the page is gone, given which
-    /// candidates were tested.
+    /// Tests random halves of `count` candidates until there is a decision. Returns the answer and the number of tests. `gone`:
+    /// whether the page is gone, given which candidates were tested.
     fn decide(count: u16, chance: &mut Chance, gone: impl Fn(&[bool], &mut Chance) -> bool) -> (Answer, usize) {
         let mut decoder = Decoder::new(usize::from(count));
         for test in 1.. {
@@ -140,7 +140,8 @@ mod tests {
                 wrong += usize::from(answer != Answer::Color(Color(color as u16)));
                 tests += used;
             }
-            // At 1e-4 each two errors of 20 000 are expected, and more than nine come once in 20 000 such tests.
+            // With an error probability of 1e-4, two errors of 20 000 are expected, and more than nine occur once in 20 000 such
+            // tests.
             assert!(wrong <= 9, "{count} candidates: {wrong} of 20000 wrong");
             assert!(tests < 20_000 * 25, "{count} candidates: {} tests each", tests as f64 / 20_000.0);
         }
@@ -161,8 +162,8 @@ mod tests {
         let mut decoder = Decoder::new(1);
         decoder.observe(&[true], true, RATES);
         assert_eq!(decoder.decision(&colors(1), 1e-4, 1e-4), None);
-        // Each time the page is gone the odds against `Other` grow by 0.85 / 0.02 = 42, and each time it stays while another color
-        // is tested those against `Unsteady` grow by 0.98 / 0.3.
+        // Each time the page is gone, the odds against `Other` grow by a factor of 0.85 / 0.02 = 42. Each time the page stays
+        // while another color is tested, the odds against `Unsteady` grow by a factor of 0.98 / 0.3.
         for _ in 0..8 {
             decoder.observe(&[true], true, RATES);
             decoder.observe(&[false], false, RATES);

@@ -11,11 +11,11 @@ use super::{Palette, Rule, SCHEMA};
 use crate::gf2::{self, Linearity};
 use crate::units::{Color, FrameNumber};
 
-/// Percentage of a page's lines from which on an eviction set counts as evicting the page.
+/// Least percentage of a page's lines that an eviction set must evict to count as evicting the page.
 const EVICTED_PERCENT: u8 = 50;
-/// Share of evictions in both directions from which on two groups count as one color. It is below half, since replacement
-/// luck keeps part of a page, and far above what a set of another color evicts in the best of several tests, which is next to
-/// nothing.
+/// Least share of evictions in both directions at which two groups count as one color. It is below half, because replacement
+/// can keep part of a page by chance. It is far above the share that a set of another color evicts in the best of several
+/// tests, which is next to nothing.
 const SAME_COLOR_SHARE: f32 = 0.3;
 /// Share of pages without a color above which a palette is in doubt.
 const AMBIGUOUS_SHARE: f64 = 0.02;
@@ -27,7 +27,7 @@ const LINEAR_AGREEMENT: f64 = 0.97;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "doubt", rename_all = "snake_case")]
 pub enum Doubt {
-    /// The number of colors differs from the one to expect from the geometry.
+    /// The number of colors differs from the number that the geometry implies.
     Count {
         /// Number of colors found.
         found: u32,
@@ -41,7 +41,7 @@ pub enum Doubt {
         /// Number of pages tested.
         of: u64,
     },
-    /// The eviction set of a group evicts too little of the group, or that of another group too much.
+    /// The eviction set of a group evicts too little of the group, or the eviction set of another group evicts too much.
     Blurred {
         /// Group that was tested.
         group: u32,
@@ -91,7 +91,7 @@ pub struct Inference {
 /// looks for a linear rule over the frame numbers, and lists reasons to doubt the result.
 pub fn infer(samples: &Samples) -> Inference {
     let colors_expected = samples.geometry.color_count(samples.page_bytes);
-    // Colors from frame bits are as many as the geometry has, whatever the eviction tests say of them: that is for the doubts.
+    // With frame bits, there are as many colors as the geometry has. Eviction tests that contradict this only lead to doubts.
     let (mut group_colors, colors) = match samples.method {
         Method::Bits => ((0..samples.cross.len()).map(|i| Color(i as u16)).collect(), colors_expected),
         Method::Timing | Method::Counters => {
@@ -183,8 +183,8 @@ pub fn merge_groups(cross: &[Vec<f32>]) -> Vec<Color> {
 
 /// Returns the color that the tests of a page agree on; `None` if they do not agree.
 ///
-/// Noise only adds evictions, so the lowest share per color over all tests decides first. Now and then a page survives its
-/// own color's set in one test, by luck of replacement; then those tests vote that are decisive by themselves.
+/// Noise only adds evictions, so the lowest share per color over all tests decides first. Now and then a page survives its own
+/// color's set in one test, by luck of replacement. Then the tests that are decisive by themselves vote.
 ///
 /// `group_colors`: the color of each group, from [`merge_groups`].
 pub fn color_of_tests(page: &PageSample, group_colors: &[Color]) -> Option<Color> {
@@ -209,7 +209,8 @@ pub fn color_of_tests(page: &PageSample, group_colors: &[Color]) -> Option<Color
     })
 }
 
-/// Returns the one color whose set evicts the page: at least half of it, and at least twice as much as any other.
+/// Returns the one color whose set evicts the page: at least half of it, and at least twice as much as any other; `None` if
+/// there is no such color.
 fn decisive(shares: &[u8]) -> Option<Color> {
     let (best, share) = shares.iter().enumerate().max_by_key(|(_, share)| **share)?;
     let second = shares.iter().enumerate().filter(|(i, _)| *i != best).map(|(_, s)| *s).max().unwrap_or(0);
@@ -284,8 +285,8 @@ fn rule_of(samples: &Samples, page_colors: &[Option<Color>], colors: u32) -> (Ru
     )
 }
 
-/// Finds a palette of `colors` colors in which a linear function of the frame number gives the color; `None` if none explains
-/// `known`. Its color numbers may differ from those of `known`.
+/// Finds a palette of `colors` colors in which a linear function of the frame number gives the color; `None` if no such
+/// function explains `known`. The palette may number the colors differently from `known`.
 pub fn linear_palette(level: u8, colors: u32, known: &[(FrameNumber, Color)]) -> Option<Palette> {
     linear(known, colors).map(|(rule, _)| palette(level, colors, rule))
 }
@@ -294,8 +295,8 @@ fn palette(level: u8, colors: u32, rule: Rule) -> Palette {
     Palette { schema: SCHEMA.to_owned(), level, colors, rule, fingerprint: None, boot_id: None }
 }
 
-/// Finds a linear function of the frame number that gives the color, and the share (0 to 1) of the frames that agree with
-/// it.
+/// Finds a linear function of the frame number that gives the color, and the share (0 to 1) of the frames that agree with the
+/// function; `None` if there is no such function.
 fn linear(known: &[(FrameNumber, Color)], colors: u32) -> Option<(Rule, f64)> {
     let labelled: Vec<(u64, u16)> = known.iter().map(|(frame, color)| (frame.0, color.0)).collect();
     match gf2::infer_masks(&labelled, LINEAR_AGREEMENT, 1) {

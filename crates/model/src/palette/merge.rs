@@ -5,30 +5,31 @@ use std::collections::BTreeMap;
 use super::{Palette, Rule};
 use crate::units::{Color, FrameNumber};
 
-/// Share of the frames in both tables that must have the same color for the other frames of the earlier table to be
-/// trusted.
+/// Least share (0 to 1) of the common frames that must have the same color in both tables. Only then are the other frames of
+/// the earlier table trusted.
 pub const SAME: f64 = 0.98;
 
-/// A new palette, extended by the colors that an earlier one has for other frames.
+/// Result of merging a newer palette with an earlier one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merged {
-    /// The newer palette, extended by the frames that only the earlier one knows if that one still holds.
+    /// The newer palette. It is extended by the frames that only the earlier palette knows if [`holds`](Merged::holds)
+    /// returns true.
     pub palette: Palette,
     /// Number of frames that both palettes know.
     pub common: usize,
-    /// Share (0 to 1) of these frames that have the same color in both.
+    /// Share (0 to 1) of the common frames that have the same color in both palettes.
     pub agreement: f64,
 }
 
 impl Merged {
-    /// Returns whether the frames measured before still have their colors.
+    /// Returns whether the earlier palette still holds, because enough common frames have kept their colors.
     pub fn holds(&self) -> bool {
         self.agreement >= SAME
     }
 }
 
-/// Extends `newer` by the frames that only `older` knows, if the two agree on the frames that both know. Colors must have the
-/// same numbers in both.
+/// Returns `newer`, extended by the frames that only `older` knows if the two agree on the common frames. Both must number
+/// the colors alike.
 pub fn merge(newer: &Palette, older: &Palette) -> Merged {
     let alone = |common, agreement| Merged { palette: newer.clone(), common, agreement };
     let (Rule::Table { frames, colors }, Rule::Table { frames: old_frames, colors: old_colors }) =
@@ -83,7 +84,7 @@ mod tests {
     #[test]
     fn frames_that_were_not_measured_again_are_forgotten_once_some_have_changed() {
         let older = table(0..1000, |f| f % 16);
-        // A tenth of the frames has another color now; another numbering of all is no agreement either.
+        // A tenth of the frames has another color now. Tables that number all colors differently do not agree either.
         let merged = merge(&table(0..500, |f| if f % 10 == 0 { (f + 1) % 16 } else { f % 16 }), &older);
         assert!(!merged.holds() && merged.agreement == 0.9);
         assert_eq!(merged.palette.color_of(FrameNumber(10)), Some(Color(11)));
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn whole_blocks_are_forgotten_and_others_kept() {
-        // Frames 5 to 39 in blocks of 8: those from 8 to 39 are whole, 5 to 7 are not; and one of 48 to 55 is missing.
+        // In blocks of 8 frames, 8 to 39 form whole blocks and 5 to 7 do not. The block of 48 to 55 lacks its last frame.
         let mut palette = table(5..40, |f| f % 16);
         if let Rule::Table { frames, colors } = &mut palette.rule {
             frames.extend((48..55).map(FrameNumber));

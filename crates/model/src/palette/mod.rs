@@ -38,7 +38,7 @@ pub enum Rule {
     Table {
         /// The measured frames, ascending.
         frames: Vec<FrameNumber>,
-        /// Color of each frame. The file has it beside the number of colors, so under another name.
+        /// Color of each frame. In the file this field has another name, because `colors` is the number of colors there.
         #[serde(rename = "frame_colors")]
         colors: Vec<Color>,
     },

@@ -78,7 +78,7 @@ pub struct Samples {
     "{what} has {found} entries where {expected} are due\n  hint: the samples were cut or edited; collect them again"
 )]
 pub struct Misshapen {
-    /// The part that does not fit.
+    /// Name of the part that does not fit.
     pub what: String,
     /// Number of entries found.
     pub found: usize,
@@ -87,7 +87,8 @@ pub struct Misshapen {
 }
 
 impl Samples {
-    /// Checks that every test and every row of the cross table have one entry per group.
+    /// Checks that every test, the cross table and each of its rows have one entry per group. With [`Method::Bits`] there
+    /// must also be one group per color. The sizes of a page and of a line must not be zero.
     pub fn check(&self) -> Result<(), Misshapen> {
         if self.page_bytes.0 == 0 || self.geometry.line_bytes.0 == 0 {
             return Err(Misshapen { what: "a page or a line".to_owned(), found: 0, expected: 1 });

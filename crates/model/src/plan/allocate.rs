@@ -1,20 +1,21 @@
 //! Allocation on one core: the best way to give `k` partitions to a set of tasks. [Kim2013, Algorithm 1], exactly.
 //!
 //! Partitions are interchangeable: only *which* tasks use a partition matters, so an allocation is a count per nonempty
-//! subset of the tasks. Every partition that at least two tasks use costs each of them a warm-up per job, and each but the
-//! lowest a refill of what it displaces:
+//! subset of the tasks. Every partition that at least two tasks use costs each of these tasks a warm-up per job. It also
+//! costs each of them but the lowest a refill of what the task displaces:
 //!
 //! ```text
 //! U = Σ C(i)^p(i) / T(i) + Σ over shared partitions: Σ 2Δ / T(i) - Δ / T(lowest)
 //! ```
 //!
-//! Tasks are placed from the lowest priority up. A task takes new partitions, which it keeps for itself or opens for
-//! others, and joins open ones. Without memory and deadlines, the cheapest completion depends on two numbers only, how
-//! many partitions are left and how many are open, so it is tabulated by dynamic programming ([`Completions`]) for all k
-//! at once. With memory (Eq. 3) and deadlines (Eq. 2) a branch and bound decides which open partitions are joined; the
-//! table is its bound, and the analysis of what is placed so far, which can only get later, prunes it.
+//! Tasks are placed from the lowest priority up. A task takes new partitions, which it keeps for itself or opens for others,
+//! and joins open ones. Without memory and deadlines, the cheapest completion depends on two numbers only: how many
+//! partitions are left and how many are open. So it is tabulated by dynamic programming ([`Completions`]) for all k at once.
+//! With memory (Eq. 3) and deadlines (Eq. 2), a branch and bound decides which open partitions are joined. The table is its
+//! bound. The analysis of the tasks placed so far prunes it, because further tasks can only delay them.
 
-use crate::analysis::{Analysis, Charges, CoreTask, Workspace, core_task, schedulable, utilization};
+use crate::analysis::{Analysis, Charges, Conditions, CoreTask, Workspace, core_task, schedulable, utilization};
+use crate::replacement::Replacement;
 use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Task, TaskSet};
 
 /// Utilizations that differ by less than this count as equal.
@@ -30,6 +31,11 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Returns the rules for `set`. Tasks may share partitions if it is known how long a refill takes, which LRU makes so.
+    pub(crate) fn of(set: &TaskSet, analysis: Analysis) -> Self {
+        Self { analysis, sharing: set.platform().replacement == Replacement::Lru }
+    }
+
     /// Returns whether a utilization above 1 by Eq. 1 proves that this analysis finds a missed deadline. It does if the
     /// delays of Eq. 2 are not less than those of Eq. 1.
     pub(crate) fn overload_is_a_miss(self) -> bool {
@@ -80,13 +86,15 @@ impl Completions {
         self.cost[left * (self.partitions + 1) + open]
     }
 
-    /// Returns whether the tasks do not fit, however many partitions there are.
+    /// Returns whether the tasks do not fit even with all partitions.
     pub fn is_hopeless(&self) -> bool {
         self.at(self.partitions, 0) == f64::INFINITY
     }
 
-    /// Returns the table with `task` added, which is lower than all tasks in this one and is placed before them.
+    /// Returns the table with `task` added. The task has a lower priority than all tasks of this table, and is placed before
+    /// them.
     ///
+    /// `highest`: whether `task` has the highest priority of all, so that no task is left for which it could open partitions.
     /// `refills`: the number of refills that a job pays for joining a partition; 2 by Eq. 1.
     pub fn before(&self, set: &TaskSet, rules: Rules, task: usize, highest: bool, refills: f64) -> Self {
         self.before_placing(&Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64, refills), highest)
@@ -210,7 +218,7 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
     }
     points.sort_unstable();
     points.dedup();
-    // Too many points, or points cut off: one window with the demand of its start serves all of them.
+    // If there are too many points (some may be cut off), one window serves all of them, with the demand at its start.
     let merged = points.len() > POINTS_MAX;
     let releases = |point: u64, task: &Task| point.saturating_add(task.jitter_ns).div_ceil(task.period_ns);
     let jobs = |point: u64, index: usize| if index + 1 == members.len() { 1 } else { releases(point, task(index)) };
@@ -224,7 +232,7 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
         (0..members.len()).map(|index| own(index) * jobs(point, index) as f64).sum::<f64>() + fixed(point)
     };
     let room = |point: u64| point as f64 * (1.0 + TOLERANCE);
-    // (demand of the earliest, end of the latest)
+    // Each span: the earliest point, at which demand is counted, and the latest point, at which the window ends.
     let mut spans: Vec<(u64, u64)> = if merged {
         vec![(1, last)]
     } else {
@@ -248,7 +256,7 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
     spans.into_iter().map(window).collect()
 }
 
-/// What to search for, and for how long.
+/// Goal and limits of a search.
 #[derive(Clone, Copy)]
 pub struct Effort<'a> {
     /// Whether to stop at the first allocation found.
@@ -266,7 +274,7 @@ impl Effort<'static> {
     pub const EXACT: Self = Self { any: false, cutoff: f64::INFINITY, nodes: u64::MAX, should_stop: &|| false };
 }
 
-/// Returns the tables for every number of tasks placed: `[i]` is for the i highest of `members` yet to be placed.
+/// Returns one table for each number of tasks yet to be placed: `[i]` is for the i highest of `members`.
 pub fn completions(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Completions> {
     let mut tables = vec![Completions::none(partitions)];
     for (index, &task) in members.iter().enumerate() {
@@ -309,7 +317,7 @@ pub fn best(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, eff
         spent: vec![0.0; windows.len()],
         windows,
         memory: members.iter().map(|&task| set.memory_per_partition(task, 1)).collect(),
-        // The tasks yet to be placed have all partitions and pay for none: the least they can demand.
+        // The tasks yet to be placed are given all partitions without the delays, so that they demand the least.
         core: members.iter().map(|&task| CoreTask { ..unplaced(set, task, partitions) }).collect(),
         workspace: Workspace::default(),
         effort,
@@ -324,7 +332,7 @@ pub fn best(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, eff
     let preemptions = rules.preemptions_ns(set, members, |task| 1.0 / set.tasks()[task].period_ns as f64);
     search.place(members.len(), partitions as usize, preemptions, &[]);
     let found = search.found;
-    // Every allocation is below the cutoff and was seen, or was abandoned at a known bound, or is not below the cutoff.
+    // Every allocation was seen, or was abandoned at a known bound, or is not below the cutoff.
     let seen = found.as_ref().map_or(f64::INFINITY, |found: &(f64, Groups)| found.0);
     let unseen = if effort.cutoff < limit { effort.cutoff } else { f64::INFINITY };
     Outcome { lower: seen.min(search.abandoned).min(unseen), found }
@@ -371,7 +379,7 @@ struct Search<'a> {
     done: bool,
 }
 
-/// Placement of a task, except for which open partitions it joins.
+/// Placement of a task, without the choice of the open partitions that the task joins.
 #[derive(Clone, Copy)]
 struct Step {
     bound: f64,
@@ -385,13 +393,13 @@ impl Search<'_> {
         self.effort.cutoff.min(self.found.as_ref().map_or(f64::INFINITY, |found| found.0)) - TOLERANCE
     }
 
-    /// Places the lowest of the `remaining` highest tasks.
+    /// Places the lowest of the `remaining` highest tasks in every way that may be the best, and then the tasks above it.
     fn place(&mut self, remaining: usize, left: usize, cost: f64, groups: &[Group]) {
         if remaining == 0 {
             self.complete(groups);
             return;
         }
-        // Memory not yet taken must hold what is still to come.
+        // The memory not yet taken must hold the tasks that are yet to be placed.
         let free = groups
             .iter()
             .filter(|group| group.open)
@@ -460,7 +468,7 @@ impl Search<'_> {
         }
     }
 
-    /// Chooses which open partitions `task` joins, `joined` of them among the groups from `from` on.
+    /// Chooses which open partitions `task` joins: `joined` of them, among the groups from index `from` on.
     #[allow(clippy::too_many_arguments)]
     fn join(
         &mut self,
@@ -490,7 +498,8 @@ impl Search<'_> {
             .map(|group| group.count)
             .sum();
         let fewest = joined.saturating_sub(later);
-        // Joining much of what is widely shared first: it tends to be the cheapest that satisfies Eq. 2.
+        // Join many partitions of the first, widely shared groups first. This tends to be the cheapest choice that satisfies
+        // Eq. 2.
         for take in (fewest..=room.min(joined)).rev() {
             let mark = next.len();
             if take > 0 {
@@ -520,7 +529,8 @@ impl Search<'_> {
             }
         }
         self.assign(next, task);
-        let mut passes = |rules: Rules| schedulable(&self.core, self.charges, rules.analysis, &mut self.workspace);
+        let conditions = Conditions { charges: self.charges, ..Conditions::of(self.set) };
+        let mut passes = |rules: Rules| schedulable(&self.core, conditions, rules.analysis, &mut self.workspace);
         if self.rules.stricter().is_some_and(&mut passes) || passes(self.rules) {
             let groups = next.clone();
             self.place(task, left - (step.kept + step.opened) as usize, cost, &groups);
@@ -528,7 +538,7 @@ impl Search<'_> {
         next.truncate(mark);
     }
 
-    /// Assigns the partitions of the groups, numbered consecutively, to the tasks from `lowest_placed` down.
+    /// Assigns the partitions of the groups, numbered consecutively, to the tasks from index `lowest_placed` on.
     fn assign(&mut self, groups: &[Group], lowest_placed: usize) {
         for task in &mut self.core[lowest_placed..] {
             (task.partitions, task.useful) = (self.base.partitions, self.base.useful);
@@ -550,7 +560,7 @@ impl Search<'_> {
     /// Records the allocation if it is better than the best so far. All tasks are placed, and [`descend`](Self::descend)
     /// has analyzed them.
     fn complete(&mut self, groups: &[Group]) {
-        // One that was opened and never joined is the same allocation as one that was kept, which is cheaper.
+        // A partition that was opened and never joined means the same allocation as one that was kept, which is cheaper.
         if groups.iter().any(|group| group.open && group.users.count_ones() == 1) {
             return;
         }

@@ -3,12 +3,15 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::contradicted::refilled_tasks;
 use super::{Timeline, fewest_for_core, gantt, overfull_partition};
 use crate::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, refill_breaks};
 use crate::analysis::{
-    Analysis, Audsley, Bound, BoundOfTask, Charges, CoreTask, Verdict, Workspace, allotted, analyze as bounds_of,
-    audsley, schedulable, utilization,
+    Analysis, Audsley, Bound, BoundOfTask, Charges, Conditions, CoreTask, Verdict, Workspace, allotted,
+    analyze as bounds_of, audsley, schedulable, utilization,
 };
+use crate::replacement::{Contradicted, Replacement};
+use crate::supply::ChargedSupply;
 use crate::taskset::read::{Allocation, Allotted};
 use crate::taskset::{RefillKind, TaskSet};
 
@@ -17,9 +20,12 @@ use crate::taskset::{RefillKind, TaskSet};
 pub struct Analyzed {
     /// The analysis that was used.
     pub(super) analysis: Analysis,
-    /// What the bounds charge.
+    /// Costs that the bounds charge.
     pub(super) charges: Charges,
-    /// Whether all deadlines hold.
+    /// Supply that the bounds charge; absent if they assume that nothing is withheld.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) supply: Option<ChargedSupply>,
+    /// Whether all deadlines hold and no partition is overfull.
     pub schedulable: bool,
     /// Bounds of all tasks.
     pub(super) tasks: Vec<BoundOfTask>,
@@ -32,9 +38,16 @@ pub struct Analyzed {
     /// Partitions whose memory is too small for their tasks, numbered from 1.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overfull_partitions: Vec<u32>,
+    /// Tasks that would refill partitions, for which nothing limits how often they miss, as any policy may replace. Neither these nor the tasks
+    /// that they delay have bounds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without_bound: Vec<String>,
+    /// A measurement that contradicts what the bounds assume of the replacement policy. They are not sound then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contradicted: Option<Contradicted>,
 }
 
-/// Verdict with another refill time.
+/// Verdict with one of the known refill times.
 #[derive(Serialize, JsonSchema)]
 pub struct WithRefill {
     pub(super) refill: RefillKind,
@@ -42,7 +55,7 @@ pub struct WithRefill {
     pub(super) schedulable: bool,
 }
 
-/// How far the verdict on a core can be trusted if its parameters change.
+/// Sensitivity of the verdict on a core: how far the parameters of the core can change.
 #[derive(Serialize, JsonSchema)]
 pub struct Sensitivity {
     pub(super) cpu: u32,
@@ -64,7 +77,7 @@ pub struct Jump {
     pub(super) response_after_ns: Option<u64>,
 }
 
-/// Most tasks of a core whose partitions are allocated anew, to find out what would help.
+/// Most tasks of a core for which partitions are allocated anew to find a remedy.
 pub(super) const ANEW_TASKS_MAX: usize = 16;
 /// Most tasks of a core whose sensitivity is computed.
 const SENSITIVITY_TASKS_MAX: usize = 256;
@@ -72,11 +85,12 @@ const SENSITIVITY_TASKS_MAX: usize = 256;
 const JUMPS_MAX: usize = 4;
 
 fn sensitivity(set: &TaskSet, core: &Core, analysis: Analysis) -> Sensitivity {
-    let charges = Charges::of(set);
+    let conditions = Conditions::of(set);
+    let charges = conditions.charges;
     let jumps = |index: usize| {
         let range = 0..=charges.refill_ns.saturating_mul(2);
         let task = set.tasks()[core.members[index]].name.clone();
-        refill_breaks(&core.tasks, charges, analysis, index, range).take(JUMPS_MAX).map(move |jump| Jump {
+        refill_breaks(&core.tasks, conditions, analysis, index, range).take(JUMPS_MAX).map(move |jump| Jump {
             task: task.clone(),
             above_ns: jump.last_ns,
             response_before_ns: jump.response_before_ns,
@@ -86,8 +100,8 @@ fn sensitivity(set: &TaskSet, core: &Core, analysis: Analysis) -> Sensitivity {
     Sensitivity {
         cpu: core.cpu,
         utilization: utilization(&core.tasks, charges),
-        largest_refill_ns: largest_refill(&core.tasks, charges, analysis),
-        largest_scale_ppm: largest_scale_ppm(&core.tasks, charges, analysis),
+        largest_refill_ns: largest_refill(&core.tasks, conditions, analysis),
+        largest_scale_ppm: largest_scale_ppm(&core.tasks, conditions, analysis),
         fewest_partitions: (core.members.len() <= ANEW_TASKS_MAX)
             .then(|| fewest_for_core(set, &core.members, analysis))
             .flatten(),
@@ -111,14 +125,14 @@ impl Core {
 
     fn of(set: &TaskSet, (cpu, members): &(u32, Vec<Allotted>), analysis: Analysis) -> Core {
         let (members, tasks) = allotted(set, members);
-        let bounds = bounds_of(&tasks, Charges::of(set), analysis);
+        let bounds = bounds_of(&tasks, Conditions::of(set), analysis);
         Core { cpu: *cpu, members, tasks, bounds }
     }
 }
 
 impl Analyzed {
-    /// Analyzes `cores`, which are those of `allocated`. `checks_memory`: whether partitions have to hold the memory of their
-    /// tasks (eq. 3).
+    /// Analyzes `cores`, which must be the cores of `allocated`. `checks_memory`: whether partitions have to hold the memory of
+    /// their tasks (eq. 3).
     pub fn of(
         set: &TaskSet,
         allocated: &Allocation,
@@ -136,14 +150,15 @@ impl Analyzed {
             .iter()
             .flat_map(|core| core.members.iter().zip(&core.bounds).map(move |(task, bound)| (core.cpu, *task, bound)));
         let with_refill = |(refill, refill_ns)| {
-            let charges = Charges { refill_ns, ..charges };
-            let holds = |core: &Core| schedulable(&core.tasks, charges, analysis, &mut Workspace::default());
+            let conditions = Conditions::of(set).with_refill(refill_ns);
+            let holds = |core: &Core| schedulable(&core.tasks, conditions, analysis, &mut Workspace::default());
             WithRefill { refill, refill_ns, schedulable: overfull_partitions.is_empty() && cores.iter().all(holds) }
         };
         let few_enough = |core: &&Core| core.tasks.len() <= SENSITIVITY_TASKS_MAX;
         Analyzed {
             analysis,
             charges: charges.by(analysis),
+            supply: set.platform().supply.clone(),
             schedulable: overfull_partitions.is_empty()
                 && cores.iter().flat_map(|core| &core.bounds).all(|bound| bound.verdict != Verdict::Misses),
             tasks: each.map(|(cpu, task, bound)| bound.of_task(set, task, cpu)).collect(),
@@ -151,6 +166,11 @@ impl Analyzed {
             refills: set.platform().refills.known().map(with_refill).collect(),
             cores: cores.iter().filter(few_enough).map(|core| sensitivity(set, core, analysis)).collect(),
             overfull_partitions,
+            without_bound: match charges.by(analysis).replacement {
+                Replacement::Lru => Vec::new(),
+                Replacement::Any => refilled_tasks(set, cores),
+            },
+            contradicted: None,
         }
     }
 }
@@ -159,17 +179,17 @@ impl Analyzed {
 pub struct NoPriorities {
     /// Number of the core's CPU.
     pub cpu: u32,
-    /// Names of the tasks of which none can have the lowest priority left.
+    /// Names of the tasks left without a priority. None of them can have the lowest priority that is left.
     pub unplaced: Vec<String>,
 }
 
-/// Orders the tasks of the allocation by priorities found for each core \[Audsley1991\]. Cores for which none are found keep the
-/// priorities of the set; they are returned as well.
+/// Returns the tasks of the allocation, ordered by the priorities found for each core \[Audsley1991\], and the cores for which
+/// no priorities were found. The tasks of these cores keep the priorities of the set.
 pub fn audsley_order(set: &TaskSet, allocated: &Allocation, analysis: Analysis) -> (Vec<usize>, Vec<NoPriorities>) {
     let (mut order, mut without) = (Vec::new(), Vec::new());
     for (cpu, members) in allocated {
         let (members, tasks) = allotted(set, members);
-        let indices = match audsley(&tasks, Charges::of(set), analysis) {
+        let indices = match audsley(&tasks, Conditions::of(set), analysis) {
             Audsley::Found(indices) => indices,
             Audsley::Stuck { unplaced } => {
                 let name = |index: usize| set.tasks()[members[index]].name.clone();
@@ -189,5 +209,5 @@ pub fn schedule(set: &TaskSet, cores: &[Core], analysis: Analysis) -> String {
         let names = core.members.iter().map(name).collect();
         Timeline { cpu: core.cpu, names, core: &core.tasks }
     });
-    gantt(&timelines.collect::<Vec<_>>(), Charges::of(set), analysis)
+    gantt(&timelines.collect::<Vec<_>>(), Conditions::of(set), analysis)
 }

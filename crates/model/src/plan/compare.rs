@@ -50,12 +50,13 @@ impl Comparison {
 /// A row of three cells: what is compared, the result here, and what [Kim2013, §5.5] reports.
 pub type Row = [String; 3];
 
-/// Compares one set, taken with more and more copies and memory, with what [Kim2013, §5.5] reports of its own set.
+/// Compares the results for one set, taken with more and more copies and memory, with those that [Kim2013, §5.5] reports.
+/// Returns a row for each quantity.
 ///
 /// Ranges are over all comparisons in which both methods have a plan. The first comparison must be that of 8 tasks in 1
 /// GiB.
 pub fn beside_kim2013(comparisons: &[Comparison]) -> Vec<Row> {
-    // What CATA saves against `method`, where that one has a plan.
+    // Range of what CATA saves against `method`, over the comparisons in which both have a plan.
     let saved = |method: Method, of: fn(&Compared) -> Option<f64>| {
         let pairs = comparisons.iter().filter_map(|all| of(all.of(method)).zip(of(all.of(Method::Cata))));
         let (low, high) = pairs
@@ -84,7 +85,7 @@ pub fn beside_kim2013(comparisons: &[Comparison]) -> Vec<Row> {
     rows.map(|(what, here, paper)| [what.to_owned(), here, paper.to_owned()]).to_vec()
 }
 
-/// Draws [Kim2013, Figures 14 to 16] for these comparisons, each with a note of the numbers to compare.
+/// Draws [Kim2013, Figures 14 to 16] for these comparisons. A note below each figure names the numbers to compare.
 pub fn figures_14_to_16(comparisons: &[Comparison]) -> String {
     let rows = beside_kim2013(comparisons);
     let note = |bfd: usize| {
@@ -97,7 +98,7 @@ pub fn figures_14_to_16(comparisons: &[Comparison]) -> String {
 
 /// Plans `set` by every method, once for the fewest partitions and once for the least utilization.
 ///
-/// `request`: the time limit and the analysis; its method and objectives are not used.
+/// `request`: supplies the stop condition and the analysis. Its method and objectives are not used.
 pub fn compare(set: &TaskSet, request: &Request) -> Result<Comparison, PlanError> {
     let platform = set.platform();
     let needed: u64 = set.tasks().iter().map(|task| task.memory.0).sum();

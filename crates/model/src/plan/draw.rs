@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::{Compared, Comparison, Plan};
 use crate::analysis::schedule::{play, synchronous};
-use crate::analysis::{Analysis, Charges, CoreTask, analyze};
+use crate::analysis::{Analysis, Conditions, CoreTask, analyze};
 
 /// Colors that most color-blind readers can tell apart as well. [Okabe and Ito]
 pub const COLORS: [&str; 8] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a8a00", "#666666"];
@@ -63,12 +63,13 @@ pub struct Timeline<'a> {
 
 /// Draws the schedules of cores whose tasks are all released together, as SVG, one below the other: which task runs when,
 /// with refills in black, and the bounds.
-pub fn gantt(timelines: &[Timeline], charges: Charges, analysis: Analysis) -> String {
+pub fn gantt<'a>(timelines: &[Timeline], conditions: impl Into<Conditions<'a>>, analysis: Analysis) -> String {
+    let conditions = conditions.into();
     let height = |timeline: &Timeline| timeline.names.len() as f64 * ROW + 2.0 * ROW + 10.0;
     let mut y = 8.0;
     let content = html! {
         @for timeline in timelines {
-            (one_core(timeline, charges, analysis, y))
+            (one_core(timeline, conditions, analysis, y))
             ({ y += height(timeline); html! {} })
         }
     };
@@ -77,15 +78,15 @@ pub fn gantt(timelines: &[Timeline], charges: Charges, analysis: Analysis) -> St
 
 const SPAN: f64 = 900.0;
 
-fn one_core(timeline: &Timeline, charges: Charges, analysis: Analysis, top: f64) -> Markup {
+fn one_core(timeline: &Timeline, conditions: Conditions, analysis: Analysis, top: f64) -> Markup {
     let Timeline { cpu, names, core } = timeline;
-    let bounds = analyze(core, charges, analysis);
-    // Far enough for every task to complete or to miss.
+    let bounds = analyze(core, conditions, analysis);
+    // The horizon is long enough for every task to complete or to miss its deadline.
     let horizon = core.iter().map(|task| task.deadline_ns).max().unwrap_or(1).max(1);
-    // A fast task beside a slow one would draw more than anybody can see.
+    // The horizon is cut to about 2000 jobs, because nobody can see more of a fast task beside a slow one.
     let jobs: u64 = core.iter().map(|task| horizon / task.period_ns + 1).fold(0, u64::saturating_add);
     let horizon = if jobs > 2_000 { (horizon / (jobs / 2_000 + 1)).max(1) } else { horizon };
-    let played = play(core, charges, &synchronous(core, horizon), horizon);
+    let played = play(core, conditions.charges, &synchronous(core, horizon), horizon);
     let x = |time: u64| LABEL + time as f64 / horizon as f64 * SPAN;
     let row = |index: usize| top + (index + 1) as f64 * ROW;
     let below = row(names.len()) + 16.0;

@@ -1,9 +1,9 @@
-//! Why there cannot be a plan at all.
+//! Reasons why no plan can be made.
 
 use super::{Objective, PLAN_PARTITIONS_MAX, PLAN_TASKS_MAX};
 use crate::taskset::CORE_TASKS_MAX;
 
-/// Why there cannot be a plan at all.
+/// Reason why no plan can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Too many partitions to plan with.
@@ -11,10 +11,10 @@ pub enum PlanError {
         "{count} partitions are more than the {PLAN_PARTITIONS_MAX} a plan can distribute\n  hint: plan with fewer, each standing for several page colors"
     )]
     Partitions {
-        /// How many.
+        /// Number of partitions.
         count: u32,
     },
-    /// Nothing is left for a further objective to decide.
+    /// A further objective has nothing left to decide.
     #[error(
         "`{then}` cannot follow `utilization`: hardly two plans have the same\n  hint: name utilization last, or only partitions after it"
     )]
@@ -22,22 +22,22 @@ pub enum PlanError {
         /// The objective that follows.
         then: Objective,
     },
-    /// Tasks are tied to CPUs in a way that was not found.
+    /// Tasks name CPUs that contradict the cores on which the method places the tasks.
     #[error(
         "`{first}` and `{second}` name CPUs (cpu) on which the method does not place them together\n  hint: let one of them go anywhere, or plan for the CPUs one by one"
     )]
     Pins {
-        /// A task.
+        /// Name of a task.
         first: String,
-        /// Another one.
+        /// Name of another task.
         second: String,
     },
-    /// More cores are planned for than there are CPUs.
+    /// The plan has more cores than the task set names CPUs.
     #[error("the plan takes {cores} cores, and `cpus` names {cpus}\n  hint: plan for no more than that")]
     Cpus {
-        /// Cores of the plan.
+        /// Number of cores of the plan.
         cores: usize,
-        /// CPUs of the task set.
+        /// Number of CPUs that the task set names.
         cpus: usize,
     },
     /// Too many tasks for the priorities that the cores have.
@@ -45,9 +45,9 @@ pub enum PlanError {
         "{count} tasks on {cores} cores: a core can run {CORE_TASKS_MAX} at most, each with a SCHED_FIFO priority of its own\n  hint: plan for more cores, or make one program of several tasks"
     )]
     Priorities {
-        /// Tasks of the set.
+        /// Number of tasks of the set.
         count: usize,
-        /// Cores of the machine.
+        /// Number of cores of the machine.
         cores: u32,
     },
     /// Tasks that share a lock may be placed on different cores.
@@ -55,19 +55,24 @@ pub enum PlanError {
         "`{first}` and `{second}` share the lock `{lock}`, and a plan may place them on different cores\n  hint: a priority ceiling holds on one core; put both into one bundle"
     )]
     Lock {
-        /// The lock.
+        /// Name of the lock.
         lock: String,
-        /// A task that takes it.
+        /// Name of a task that takes the lock.
         first: String,
-        /// Another one.
+        /// Name of another task that takes the lock.
         second: String,
     },
+    /// A cold start is charged, but no policy is assumed that would bound it.
+    #[error(
+        "a cold start is charged with one refill of each partition, which is no bound where any policy may replace lines (replacement)\n  hint: leave out cold_start, and let nothing depend on the first jobs"
+    )]
+    ColdStart,
     /// Too many tasks to plan for.
     #[error(
         "{count} tasks are more than the {PLAN_TASKS_MAX} a plan can place\n  hint: plan in parts; an analysis has no such limit"
     )]
     Tasks {
-        /// How many.
+        /// Number of tasks.
         count: usize,
     },
 }

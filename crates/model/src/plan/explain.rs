@@ -5,7 +5,7 @@ use std::fmt;
 use super::allocate::{Effort, Rules, best};
 use super::{Allocated, Plan};
 use crate::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, last_that_holds, scaled};
-use crate::analysis::{Analysis, Bound, Charges, CoreTask, Verdict, Workspace, analyze, core_task, schedulable};
+use crate::analysis::{Analysis, Bound, Conditions, CoreTask, Verdict, Workspace, analyze, core_task, schedulable};
 use crate::taskset::{PartitionSet, Scope, TaskSet, bundles};
 
 /// Reason for the placement of a task.
@@ -20,16 +20,16 @@ pub struct Reason {
 /// A change that by itself makes a core meet all deadlines.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Remedy {
-    /// A longer period of the task that misses, with its deadline growing by as much.
+    /// A longer period of the task that misses its deadline. The deadline grows by the same time.
     Period {
         /// Name of the task.
         task: String,
-        /// Shortest period that helps.
+        /// Shortest period that helps, in ns.
         period_ns: u64,
     },
     /// A shorter refill time.
     Refill {
-        /// Longest refill time Δ that helps.
+        /// Longest refill time Δ that helps, in ns.
         refill_ns: u64,
     },
     /// Shorter execution times of all tasks of the core.
@@ -42,11 +42,11 @@ pub enum Remedy {
         /// Fewest partitions that help.
         count: u32,
     },
-    /// Another core for one of its tasks, with that core's partitions.
+    /// Another core for the task that misses its deadline, with the partitions that the other core has.
     Move {
         /// Name of the task that misses.
         task: String,
-        /// The core that can take it.
+        /// CPU of the core that can take the task.
         cpu: u32,
     },
 }
@@ -67,14 +67,15 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// Returns whether all `members` meet their deadlines on one core for some allocation of its partitions.
+/// Returns whether an allocation of `partitions` partitions was found with which all `members` meet their deadlines on one
+/// core. The search is limited, so false is no proof.
 fn fits(set: &TaskSet, analysis: Analysis, members: &[usize], partitions: u32) -> bool {
     let effort = Effort { any: true, nodes: 100_000, ..Effort::EXACT };
-    best(set, Rules { analysis, sharing: true }, members, partitions, effort).found.is_some()
+    best(set, Rules::of(set, analysis), members, partitions, effort).found.is_some()
 }
 
-/// Returns the fewest partitions with which `members` (by priority) meet their deadlines on one core, allocated anew;
-/// `None` if no number suffices.
+/// Returns the fewest partitions for which an allocation was found with which `members` (by priority) meet their deadlines
+/// on one core; `None` if there are none.
 pub fn fewest_for_core(set: &TaskSet, members: &[usize], analysis: Analysis) -> Option<u32> {
     let most = set.platform().partitions.min(super::PLAN_PARTITIONS_MAX);
     (1..=most).find(|&count| fits(set, analysis, members, count))
@@ -105,20 +106,21 @@ pub(super) fn bundle_in_the_way(set: &TaskSet, plan: &Plan) -> Option<String> {
     set.tasks()[chosen[0]].bundle.clone()
 }
 
-/// Returns the single changes that make core `at` meet every deadline; empty if it meets them already.
-pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analysis) -> Vec<Remedy> {
-    let charges = Charges::of(set);
+/// Returns changes each of which makes core `at` meet every deadline by itself; empty if the core meets them already. `cpus`: the CPU
+/// of each core.
+pub fn remedies(set: &TaskSet, allocated: &Allocated, cpus: &[u32], at: usize, analysis: Analysis) -> Vec<Remedy> {
+    let conditions = Conditions::of(set);
     let mut ordered = allocated[at].clone();
     ordered.sort_by_key(|&(task, _)| set.rank(task));
     let core: Vec<CoreTask> = ordered.iter().map(|&(task, partitions)| core_task(set, task, partitions)).collect();
-    let bounds = analyze(&core, charges, analysis);
+    let bounds = analyze(&core, conditions, analysis);
     let missed = |bound: &Bound| bound.verdict == Verdict::Misses;
     let Some(index) = bounds.iter().position(missed) else { return Vec::new() };
     let name = |task: usize| set.tasks()[task].name.clone();
     let mut found = Vec::new();
     let mut workspace = Workspace::default();
 
-    // Only the one task is slowed; a second miss below it would remain.
+    // Only this task is slowed. A further miss of a task below it may remain.
     let longest = core[index].period_ns.saturating_mul(64);
     let slowed = |period_ns: u64| {
         let mut core = core.clone();
@@ -128,16 +130,16 @@ pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analy
         core
     };
     let late = last_that_holds(core[index].period_ns, longest, |period_ns| {
-        !schedulable(&slowed(period_ns), charges, analysis, &mut workspace)
+        !schedulable(&slowed(period_ns), conditions, analysis, &mut workspace)
     });
     if let Change::Most(period_ns) = late {
         found.push(Remedy::Period { task: name(ordered[index].0), period_ns: period_ns + 1 });
     }
-    if let Change::Most(refill_ns) = largest_refill(&core, charges, analysis) {
+    if let Change::Most(refill_ns) = largest_refill(&core, conditions, analysis) {
         found.push(Remedy::Refill { refill_ns });
     }
-    if let Change::Most(ppm) = largest_scale_ppm(&core, charges, analysis)
-        && schedulable(&scaled(&core, ppm), charges, analysis, &mut workspace)
+    if let Change::Most(ppm) = largest_scale_ppm(&core, conditions, analysis)
+        && schedulable(&scaled(&core, ppm), conditions, analysis, &mut workspace)
     {
         found.push(Remedy::Execution { factor: ppm as f64 / 1e6 });
     }
@@ -156,18 +158,18 @@ pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analy
         found.push(Remedy::Partitions { count });
     }
     let moved = ordered[index].0;
-    // A task stays with those that it shares a lock with.
+    // A task stays on one core with the tasks with which it shares a lock.
     let tied =
         members.iter().any(|&other| other != moved && set.holds(moved).iter().any(|hold| takes(set, other, hold.lock)));
-    let elsewhere = (0u32..).zip(allocated).filter(|&(cpu, _)| cpu as usize != at && !tied);
-    for (cpu, others) in elsewhere {
+    let elsewhere = cpus.iter().zip(allocated).enumerate().filter(|&(core, _)| core != at && !tied);
+    for (_, (&cpu, others)) in elsewhere {
         let mut with: Vec<usize> = others.iter().map(|&(task, _)| task).chain([moved]).collect();
         with.sort_by_key(|&task| set.rank(task));
         let without: Vec<CoreTask> =
             core.iter().enumerate().filter(|&(other, _)| other != index).map(|(_, task)| *task).collect();
         if union(others) > 0
             && fits(set, analysis, &with, union(others))
-            && schedulable(&without, charges, analysis, &mut workspace)
+            && schedulable(&without, conditions, analysis, &mut workspace)
         {
             found.push(Remedy::Move { task: name(moved), cpu });
             break;
@@ -240,14 +242,14 @@ mod tests {
         let (set, _) = TaskSet::new(platform(2, 4, 64, 1), tasks).unwrap();
         let one = |partition| PartitionSet::range(partition, 1);
         let allocated = vec![vec![(0, one(0)), (1, one(0))], vec![(2, one(1))]];
-        let found = remedies(&set, &allocated, 0, Analysis::Kim2013);
+        let found = remedies(&set, &allocated, &[2, 5], 0, Analysis::Kim2013);
         // R = 70 + 1 + 2 (40 + 1 + 1) = 155; with T = D = 155 it holds, and no shorter: at 154 it misses.
         assert!(found.contains(&Remedy::Period { task: "b".into(), period_ns: 155 }), "{found:?}");
         // With two partitions each: 50 + 30 = 80 <= 100, and delays of at most 2 2 + 2.
         assert!(found.contains(&Remedy::Partitions { count: 2 }), "{found:?}");
-        assert!(found.contains(&Remedy::Move { task: "b".into(), cpu: 1 }), "{found:?}");
+        assert!(found.contains(&Remedy::Move { task: "b".into(), cpu: 5 }), "{found:?}");
         // No refill time helps: 70 + 2 40 is too much without any.
         assert!(!found.iter().any(|remedy| matches!(remedy, Remedy::Refill { .. })), "{found:?}");
-        assert!(remedies(&set, &allocated, 1, Analysis::Kim2013).is_empty());
+        assert!(remedies(&set, &allocated, &[2, 5], 1, Analysis::Kim2013).is_empty());
     }
 }

@@ -5,7 +5,8 @@ use super::{Objective, Request, Share, Solution};
 use crate::analysis::sensitivity::{Change, last_that_holds};
 use crate::taskset::{Scope, TIME_MAX_NS, TaskSet, bundles};
 
-/// Most nodes that are visited for an allocation, which is then used as it is; the sets of the paper never need as many.
+/// Most nodes that are visited for an allocation. The best allocation found by then is used. The sets of the paper never need as
+/// many nodes.
 const NODES: u64 = 200_000;
 /// Step of the scaling factor for the objective `margin`, in millionths.
 pub(crate) const MARGIN_STEP_PPM: u64 = 100;
@@ -22,8 +23,8 @@ pub(crate) enum Fit {
     Worst,
 }
 
-/// Runs a heuristic for an objective. It is called as `place(set, rules, partitions, request, spend)`, where `spend` says whether
-/// to use up the remaining partitions.
+/// Runs the heuristic `place` for an objective. It is called as `place(set, rules, partitions, request, spend)`, where `spend`
+/// tells whether to use up the remaining partitions.
 pub(crate) fn for_objective(
     set: &TaskSet,
     rules: Rules,
@@ -76,8 +77,7 @@ pub(crate) struct Growth {
     objective: Objective,
     /// Fewest steps.
     pub(crate) least: u64,
-    /// Number of steps from which on more make no difference: either no plan holds, or a plan that holds does so at any
-    /// number.
+    /// Number of steps from which on more make no difference: a plan that holds at this number holds at any number.
     pub(crate) most: u64,
 }
 
@@ -85,7 +85,7 @@ impl Growth {
     pub(crate) fn of(objective: Objective, set: &TaskSet) -> Self {
         match objective {
             Objective::Margin => Self { objective, least: 1, most: most_steps(set) },
-            // A refill that takes longer than every deadline is one that nobody can pay for.
+            // No task can pay for a refill that takes longer than every deadline.
             _ => {
                 let longest = set.tasks().iter().map(|task| task.deadline_ns).max().unwrap_or(0);
                 Self { objective, least: 0, most: longest.saturating_add(1).min(TIME_MAX_NS) }
@@ -93,7 +93,7 @@ impl Growth {
         }
     }
 
-    /// Returns the set with the quantity at this many steps.
+    /// Returns the set in which the quantity has grown to this many steps.
     pub(crate) fn set(self, set: &TaskSet, steps: u64) -> TaskSet {
         match self.objective {
             Objective::Margin => set.with_wcet_scaled(steps.saturating_mul(MARGIN_STEP_PPM), 1_000_000),
@@ -189,9 +189,9 @@ pub(crate) fn even_split(set: &TaskSet, rules: Rules, available: u32, request: &
 
 /// Places tasks by cache-aware task allocation. [Kim2013, Algorithms 1-3]
 ///
-/// Tasks go, in decreasing order of their utilization averaged over p, to the core they fit best. Only if a task fits no
-/// core do the cores get more partitions, and only the core that it then fits best keeps them. With `spend`, the remaining
-/// partitions then go one by one to the core whose utilization falls the most by one more.
+/// Tasks go, in decreasing order of their utilization averaged over p, to the core that they fit best. If a task fits no core,
+/// the cores are tried with more partitions, and only the core that the task then fits best keeps them. With `spend`, the
+/// remaining partitions then go one by one to the core whose utilization a further partition lowers the most.
 pub(crate) fn cata(set: &TaskSet, rules: Rules, available: u32, request: &Request, spend: bool) -> Placement {
     let platform = set.platform();
     let average = |task: usize| {
@@ -205,11 +205,12 @@ pub(crate) fn cata(set: &TaskSet, rules: Rules, available: u32, request: &Reques
         let mut chosen = None;
         // With 0 more partitions first, then 1, ...
         for more in 0..=left {
-            // Algorithm 2: the core left with the least space; the last of equals, for it compares with >=.
+            // Algorithm 2: take the core left with the least space; of equal cores take the last, because the algorithm compares
+            // with >=.
             let mut fullest = 0.0;
             for (core, bin) in bins.iter().enumerate() {
                 let partitions = bin.partitions + more;
-                // A core's own cache cannot grow beyond what it is.
+                // A private cache has no more partitions than these.
                 if platform.scope == Scope::Private && partitions > available {
                     continue;
                 }

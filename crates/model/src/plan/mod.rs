@@ -1,8 +1,9 @@
-//! Which core, which cache partitions: from a task set to a plan.
+//! Plans a task set: finds a core and cache partitions for every task.
 
 pub mod allocate;
 pub mod allocation;
 mod compare;
+mod contradicted;
 mod draw;
 mod error;
 mod explain;
@@ -17,8 +18,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
-use crate::analysis::{Analysis, Charges, CoreTask, Recurrence, analyze, core_tasks, each_utilization, utilization};
+use crate::analysis::{Analysis, Conditions, CoreTask, Recurrence, analyze, core_tasks, each_utilization, utilization};
 use crate::costs::Costs;
+use crate::replacement::{Contradicted, Replacement};
+use crate::supply::ChargedSupply;
 use crate::taskset::locks::shared_lock_where;
 use crate::taskset::programs::{Programs, Runnable};
 use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Scope, TaskSet};
@@ -34,9 +37,9 @@ pub use explain::{Reason, Remedy, explain, fewest_for_core, remedies};
 pub use optimal::Progress;
 pub use text::{analysis_text, charged, plan_text};
 
-/// Partitions a plan can distribute, at most.
+/// Most partitions that a plan can distribute.
 pub const PLAN_PARTITIONS_MAX: u32 = 64;
-/// Tasks a plan can place, at most.
+/// Most tasks that a plan can place.
 pub const PLAN_TASKS_MAX: usize = 1024;
 
 macro_rules! named {
@@ -65,7 +68,7 @@ macro_rules! named {
     };
 }
 
-/// A name that is not one of those known.
+/// Error for a name that is not one of the known names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {what}\n  hint: there are {known}")]
 pub struct UnknownName {
@@ -75,12 +78,12 @@ pub struct UnknownName {
 }
 
 named!(
-    /// How to plan.
+    /// Planning method.
     Method, "a method",
     /// Branch and bound, with a proven bound.
     #[default]
     Optimal = "optimal",
-    /// [Kim2013, Algorithms 1-3]
+    /// Cache-aware task allocation. [Kim2013, Algorithms 1-3]
     Cata = "cata",
     /// Best-fit decreasing, an even split of the partitions, no sharing. [Kim2013, §5.5]
     Bfd = "bfd",
@@ -89,7 +92,7 @@ named!(
 );
 
 named!(
-    /// What to plan for.
+    /// Objective of a plan.
     Objective, "an objective",
     /// Fewest partitions, then least utilization with these.
     #[default]
@@ -102,20 +105,20 @@ named!(
     Refill = "refill",
 );
 
-/// What is asked of the planner.
+/// Request to the planner.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
-    /// How.
+    /// Planning method.
     pub method: Method,
-    /// What for.
+    /// First objective.
     pub objective: Objective,
-    /// What for among the plans that are best by `objective`, and so on.
+    /// Further objectives. Each decides among the plans that are best by the objectives before it.
     pub then: &'a [Objective],
-    /// The test of deadlines.
+    /// Analysis that tests the deadlines.
     pub analysis: Analysis,
-    /// Asked now and then; once true, the best plan so far is returned with the bound proven so far.
+    /// Called now and then. Once it returns true, the best plan so far is returned with the bound proven so far.
     pub should_stop: &'a (dyn Fn() -> bool + Sync),
-    /// Called with bounds as they improve.
+    /// Called with the bounds as they improve.
     pub progress: &'a dyn Fn(Progress),
 }
 
@@ -132,82 +135,92 @@ impl Default for Request<'_> {
     }
 }
 
-/// Where every task runs, with which partitions, and how late it can be.
+/// Plan of a task set: the core and the partitions of every task, and bounds on the response times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// Whether every task has a place and meets its deadline.
+    /// Whether every task has a core and meets its deadline.
     pub schedulable: bool,
-    /// How it was planned.
+    /// Method by which the plan was made.
     pub method: Method,
-    /// What it was planned for.
+    /// First objective of the plan.
     pub objective: Objective,
-    /// The test that all deadlines passed.
+    /// Analysis that tested the deadlines.
     pub analysis: Analysis,
-    /// Partitions in use: of the shared cache, or the most on any core.
+    /// Number of partitions in use: of the shared cache, or the most on any core if caches are private.
     pub partitions_used: u32,
-    /// Sum over the cores, cache delays included. [Kim2013, eq. 1]
+    /// Sum of the utilizations of the cores, cache delays included. [Kim2013, eq. 1]
     pub utilization: f64,
-    /// Factor by which all execution times can grow; for the objective `margin`.
+    /// Factor by which all execution times can grow; only for the objective `margin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
-    /// The largest Δ with which this holds, in ns; for the objective `refill`. The longest time there is stands for any.
+    /// Largest refill time Δ with which the plan is schedulable, in ns; only for the objective `refill`. The value 2^63 - 1 means any
+    /// refill time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refill_most_ns: Option<u64>,
-    /// No plan has a better value of the objective than this; absent if nothing is proven.
+    /// Bound on the value of the objective: no plan has a better value; absent if nothing is proven.
     pub bound: Option<f64>,
-    /// Distance of the plan from the bound, as a share of the plan's value; 0 is proven optimal.
+    /// Distance of the plan from the bound, as a share of the plan's value. 0 means that the plan is proven optimal.
     pub gap: Option<f64>,
-    /// What the plan reaches of the further objectives, one after the other.
+    /// Values that the plan reaches for the further objectives, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<Goal>,
-    /// Bundles that fit no core: their tasks have partitions of their own and run anywhere. [Kim2013, §4.5] What is
-    /// proven is proven for plans that take these apart.
+    /// Bundles that fit no core. Their tasks have partitions of their own and run on any core. [Kim2013, §4.5] The bound is proven only
+    /// for plans that take these bundles apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bundles_apart: Vec<String>,
     /// The cores that have tasks.
     pub cores: Vec<CorePlan>,
-    /// Tasks without a place.
+    /// Names of the tasks without a core.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unplaced: Vec<String>,
-    /// What to run, where the task set says so. `cpu` of a core is then the CPU it runs on, and partition `p` is page color `p - 1`
-    /// of the cache level.
+    /// Programs to run, if the task set names them. The `cpu` of a core is then the CPU on which it runs, and partition `p` is page color
+    /// `p - 1` of the cache level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programs: Option<Programs>,
-    /// The machine on which execution times were measured ([`fingerprint`](crate::machine::Machine::fingerprint)): the bounds hold on no
-    /// other.
+    /// Machine on which the execution times were measured ([`fingerprint`](crate::machine::Machine::fingerprint)). The bounds hold on no
+    /// other machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// The measured costs that the bounds charge: what holds, holds given these.
+    /// Measured costs that the bounds charge. The bounds hold only if the true costs are no higher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<Costs>,
+    /// What the bounds assume of the replacement policy. With any policy, no tasks share partitions.
+    #[serde(default)]
+    pub replacement: Replacement,
+    /// A measurement that contradicts this assumption, on which the bounds rest. They are not sound then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contradicted: Option<Contradicted>,
+    /// Supply that the bounds charge; absent if they assume that nothing is ever withheld. The recurrences of the cores are without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supply: Option<ChargedSupply>,
 }
 
-/// A further objective of a plan.
+/// A further objective of a plan, with the value that the plan reaches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Goal {
-    /// What for.
+    /// The objective.
     pub objective: Objective,
-    /// What was reached. A utilization after `margin` or `refill` is that of the set grown so far.
+    /// Value reached. A utilization after `margin` or `refill` is that of the task set grown so far.
     pub value: f64,
-    /// No plan equal in the objectives before it has a better value; absent if nothing is proven.
+    /// Bound on the value: no plan that is equal in the objectives before has a better value; absent if nothing is proven.
     pub bound: Option<f64>,
-    /// Distance from the bound, as a share of the value.
+    /// Distance of the value from the bound, as a share of the value.
     pub gap: Option<f64>,
 }
 
 /// One core of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CorePlan {
-    /// Which core, from 0.
+    /// Number of the core, from 0; in a plan with programs, number of the CPU.
     pub cpu: u32,
-    /// Partitions it owns, from 1.
+    /// Partitions of the core, numbered from 1.
     pub partitions: Vec<u32>,
-    /// Eq. 1 for it.
+    /// Utilization of the core. [Kim2013, eq. 1]
     pub utilization: f64,
-    /// Its tasks, highest priority first.
+    /// Tasks of the core, highest priority first.
     pub tasks: Vec<TaskPlan>,
-    /// What the bounds of its tasks follow from, in the same order: a run replays it with the steal time seen. Absent in plans of earlier
-    /// versions, and where it was not planned here.
+    /// Recurrence from which the bounds of the tasks follow, with the tasks in the same order. A run replays it with the steal time that
+    /// it observes. Absent in plans of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrence: Option<Recurrence>,
 }
@@ -215,33 +228,34 @@ pub struct CorePlan {
 /// One task of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskPlan {
-    /// Its name.
+    /// Name of the task.
     pub name: String,
-    /// Its partitions, from 1.
+    /// Partitions of the task, numbered from 1.
     pub partitions: Vec<u32>,
-    /// The bound; absent when it passes the deadline.
+    /// Bound on the response time, in ns; absent if it exceeds the deadline.
     pub response_ns: Option<u64>,
-    /// What the bound would be if no task disturbed another's cache (the paper's NoCInt), which is optimistic. [Kim2013, Table 2]
+    /// Bound that would hold if no task disturbed the cache contents of another (the paper's NoCInt), in ns. It is optimistic.
+    /// [Kim2013, Table 2]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_interference_ns: Option<u64>,
-    /// Its deadline.
+    /// Deadline, in ns.
     pub deadline_ns: u64,
-    /// Its worst-case execution time alone on its partitions, C^p.
+    /// Worst-case execution time C^p of the task alone on its partitions, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wcet_ns: Option<u64>,
-    /// What it adds to the utilization of its core. [Kim2013, eq. 1]
+    /// Utilization that the task adds to its core. [Kim2013, eq. 1]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
 }
 
 impl UnknownName {
-    /// `text` is none of the `known`, as a name of `what` has to be.
+    /// Creates the error that `text` is not a known name. `what`: the kind of name, with an article. `known`: the known names.
     pub(crate) fn new(what: &'static str, text: &str, known: String) -> UnknownName {
         UnknownName { what, text: text.to_owned(), known }
     }
 }
 
-/// Tasks of one core, by priority, and how they use its partitions.
+/// Tasks of one core, by priority, and how they use the partitions of the core.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Share {
     pub(crate) members: Vec<usize>,
@@ -253,7 +267,7 @@ impl Share {
         self.groups.iter().map(|(_, count)| count).sum()
     }
 
-    /// The partitions of each member, starting at `first`.
+    /// Returns the partitions of each member, numbered from `first` on.
     pub(crate) fn sets(&self, first: u32) -> Vec<(usize, PartitionSet)> {
         let mut sets: Vec<(usize, PartitionSet)> =
             self.members.iter().map(|&task| (task, PartitionSet::default())).collect();
@@ -270,17 +284,18 @@ impl Share {
     }
 }
 
-/// What a method returns: a share for every core, what it is worth and what is proven.
+/// Result of a planning method: a share for every core, and what is proven about the best plan.
 pub(crate) struct Solution {
     pub(crate) shares: Option<Vec<Share>>,
-    /// In the unit of the objective.
+    /// Proven bound: partitions, utilization, or steps of the quantity that grows ([`Growth`]).
     pub(crate) bound: Option<f64>,
-    /// Steps of what grows, for such an objective.
+    /// Steps that the growing quantity reaches; `None` for objectives without one.
     pub(crate) grown: Option<u64>,
     pub(crate) unplaced: Vec<usize>,
 }
 
-/// Plans `set` as asked. The result passes an exact re-check by the analysis, or says that it is not schedulable.
+/// Returns the plan for `set`. A plan that is marked as schedulable has passed an exact check by the analysis. Fails for the reasons in
+/// [`PlanError`], which do not include missed deadlines.
 pub fn plan(set: &TaskSet, request: &Request) -> Result<Plan, PlanError> {
     let platform = set.platform();
     if platform.partitions > PLAN_PARTITIONS_MAX {
@@ -291,6 +306,9 @@ pub fn plan(set: &TaskSet, request: &Request) -> Result<Plan, PlanError> {
     }
     if set.tasks().len() > CORE_TASKS_MAX * platform.cores as usize {
         return Err(PlanError::Priorities { count: set.tasks().len(), cores: platform.cores });
+    }
+    if platform.cold_start && platform.replacement == Replacement::Any {
+        return Err(PlanError::ColdStart);
     }
     let bundle = |task: usize| set.tasks()[task].bundle.as_deref();
     let apart = |a: usize, b: usize| platform.cores > 1 && (bundle(a).is_none() || bundle(a) != bundle(b));
@@ -322,7 +340,7 @@ pub fn plan(set: &TaskSet, request: &Request) -> Result<Plan, PlanError> {
     }
 }
 
-/// Plans for one objective after the other, each among the plans that are best by those before it.
+/// Returns the plan for one objective after the other. Each objective decides among the plans that are best by the objectives before it.
 fn lexicographic(set: &TaskSet, request: &Request) -> Plan {
     let mut solution = solve(set, request.objective, request);
     let (mut plan, mut stage) = (written_out(set, request.objective, request, &solution), request.objective);
@@ -338,13 +356,13 @@ fn lexicographic(set: &TaskSet, request: &Request) -> Plan {
             goals.push(Goal { objective, value: f64::from(value), bound, gap: bound.map(|_| 0.0) });
             break;
         }
-        // The set on which every plan is as good as this one in the objectives so far.
+        // A set for which every plan is as good as this plan by the objectives so far.
         narrowed = match stage {
             Objective::Partitions => narrowed.with_partitions(reached.partitions_used),
             _ => Growth::of(stage, &narrowed).set(&narrowed, solution.grown.unwrap_or_default()),
         };
         let better = solve(&narrowed, objective, request);
-        // Out of time, the plan so far is among the best, with nothing proven about the rest.
+        // If time runs out, the plan so far is kept. It is among the best so far, but nothing is proven about this objective.
         let kept = Solution { bound: None, grown: None, ..solution };
         solution = if better.shares.is_some() { better } else { kept };
         let found = written_out(&narrowed, objective, request, &solution);
@@ -359,13 +377,13 @@ fn lexicographic(set: &TaskSet, request: &Request) -> Plan {
     plan
 }
 
-/// A plan of this utilization with fewer partitions, if there is one, and how many; and whether it is proven that it
-/// takes so many.
+/// Returns the plan of this utilization with the fewest partitions found, and their number; `None` if no plan with fewer than all
+/// partitions is found. Also returns whether it is proven that no plan needs fewer.
 fn as_few_as_needed(set: &TaskSet, utilization: f64, request: &Request) -> (Option<(u32, Solution)>, bool) {
     let most = set.platform().partitions;
     let enough = utilization + TOLERANCE * f64::from(set.platform().cores);
     let (mut found, mut proven) = (None, request.method == Method::Optimal);
-    // Counts partitions taken away.
+    // The search counts the partitions taken away.
     last_that_holds(0, u64::from(most) - 1, |fewer| {
         if fewer == 0 {
             return true;
@@ -384,7 +402,7 @@ fn as_few_as_needed(set: &TaskSet, utilization: f64, request: &Request) -> (Opti
 }
 
 fn solve(set: &TaskSet, objective: Objective, request: &Request) -> Solution {
-    let rules = Rules { analysis: request.analysis, sharing: true };
+    let rules = Rules::of(set, request.analysis);
     match request.method {
         Method::Optimal => optimal::solve(set, rules, objective, request),
         Method::Cata => heuristics::for_objective(set, rules, objective, request, heuristics::cata),
@@ -398,11 +416,12 @@ fn solve(set: &TaskSet, objective: Objective, request: &Request) -> Solution {
     }
 }
 
-/// The members of a plan that say where tasks run, as an allocation to analyze.
+/// Tasks of each core with their partitions: an allocation to analyze.
 pub type Allocated = Vec<Vec<(usize, PartitionSet)>>;
 
 impl Plan {
-    /// The plan with what to run: its cores become the CPUs of the programs, each task on its own where it names one.
+    /// Returns the plan with the programs to run. Its cores become CPUs of the programs; a core whose tasks name a CPU becomes that CPU.
+    /// Fails if tasks name contradicting CPUs, or if there are fewer CPUs than cores.
     pub fn for_programs(mut self, runnable: Runnable) -> Result<Plan, PlanError> {
         let Runnable { programs, fingerprint, costs } = runnable;
         let wish = |core: &CorePlan| -> Result<Option<CpuId>, PlanError> {
@@ -433,7 +452,7 @@ impl Plan {
         Ok(Plan { programs: Some(programs), fingerprint, costs, ..self })
     }
 
-    /// Its value by its first objective.
+    /// Returns the value of the plan by its first objective.
     fn value(&self) -> f64 {
         match self.objective {
             Objective::Partitions => f64::from(self.partitions_used),
@@ -480,10 +499,13 @@ fn written_out(set: &TaskSet, objective: Objective, request: &Request, solution:
         programs: None,
         fingerprint: None,
         costs: None,
+        replacement: set.platform().replacement,
+        contradicted: None,
+        supply: set.platform().supply.clone(),
     };
     let value = plan.value();
     plan.bound = solution.bound.map(|bound| match objective {
-        // Utilizations are compared with a tolerance, so a bound may lie a hair beyond the value it bounds.
+        // Utilizations are compared with a tolerance, so a lower bound may slightly exceed the value that it bounds.
         Objective::Utilization if complete => bound.min(value),
         Objective::Margin => factor(bound),
         _ => bound,
@@ -495,9 +517,10 @@ fn written_out(set: &TaskSet, objective: Objective, request: &Request, solution:
     plan
 }
 
-/// An allocation with its bounds, in the form of a plan's cores; empty cores are left out.
+/// Returns the cores of a plan with this allocation, with the bounds of all tasks; empty cores are left out.
 pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> Vec<CorePlan> {
-    let charges = Charges::of(set);
+    let conditions = Conditions::of(set);
+    let charges = conditions.charges;
     let mut plans = Vec::new();
     for (cpu, members) in (0u32..).zip(allocated) {
         if members.is_empty() {
@@ -508,8 +531,8 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
         let core: Vec<CoreTask> = core_tasks(set, members);
         let numbers = |partitions: &PartitionSet| partitions.iter().map(|partition| partition + 1).collect::<Vec<_>>();
         let all = ordered.iter().fold(PartitionSet::default(), |all, (_, partitions)| all.union(partitions));
-        let undisturbed = analyze(&core, charges, Analysis::NoInterference);
-        let bounds = analyze(&core, charges, analysis).into_iter().zip(undisturbed);
+        let undisturbed = analyze(&core, conditions, Analysis::NoInterference);
+        let bounds = analyze(&core, conditions, analysis).into_iter().zip(undisturbed);
         let mut shares = vec![0.0; core.len()];
         each_utilization(&core, charges, |place, share| shares[place] = share);
         let found = bounds.zip(core.iter().zip(&shares));
@@ -534,7 +557,8 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
     plans
 }
 
-/// Whether every partition's memory holds what its tasks take of it. [Kim2013, eq. 3] The first that does not, from 1.
+/// Returns the first partition, numbered from 1, whose memory is too small for what its tasks take of it; `None` if there is none.
+/// [Kim2013, eq. 3]
 pub fn overfull_partition(set: &TaskSet, members: &[(usize, PartitionSet)]) -> Option<u32> {
     (0..set.platform().partitions)
         .find(|&partition| {

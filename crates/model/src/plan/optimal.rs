@@ -10,12 +10,12 @@
 //! 3. the columns of *that* plan are evaluated exactly, and their bounds raised;
 //! 4. repeat until the columns chosen are all exact: the plan is optimal.
 //!
-//! Where that takes long, the best plan seen is improved on the way by planning two cores at a time anew.
+//! If that takes long, the best plan seen is improved meanwhile by planning two cores at a time anew.
 //!
-//! Any time it stops, the last total is a proven bound, and the best plan seen is the incumbent. Identical tasks are
-//! counted, not distinguished, which shrinks 2^16 subsets of a set of four tasks taken four times to 5^4.
-//! Where there are too many columns to distribute partitions exactly, partitions are priced (Lagrange) instead, and the
-//! bound keeps the duality gap.
+//! Whenever the search stops, the last total is a proven bound, and the incumbent is the best plan seen. Identical tasks are
+//! counted, not distinguished, which shrinks 2^16 subsets of a set of four tasks taken four times to 5^4. If there are too
+//! many columns to distribute partitions exactly, partitions are priced (Lagrange) instead, and a duality gap remains in the
+//! bound.
 
 mod columns;
 mod kinds;
@@ -56,7 +56,7 @@ pub(crate) fn solve(set: &TaskSet, rules: Rules, objective: Objective, request: 
         Objective::Partitions => {
             let fewest = fewest_partitions(set, rules, request);
             let (Some(shares), Some(least)) = (&fewest.shares, fewest.value) else { return fewest.into_solution() };
-            // Among the plans with that many partitions, one of least utilization; the proof is about the number.
+            // Of the plans with that many partitions, take one of least utilization. The proof concerns the number only.
             let within = least_utilization(set, rules, request, least as u32, Some(shares.clone()));
             Solution { shares: within.shares.or(fewest.shares), bound: fewest.bound, grown: None, unplaced: Vec::new() }
         }
@@ -110,7 +110,8 @@ fn fewest_partitions(set: &TaskSet, rules: Rules, request: &Request) -> Found {
     };
     let bounds = column_bounds(set, rules, &kinds, most);
     let width = most as usize + 1;
-    // The fewest partitions that are not excluded; proven, and as assumed while a column could not be decided.
+    // For each state, the fewest partitions that are not excluded: by proof, and by assumption if a column could not be
+    // decided.
     let mut proven: Vec<f64> = (0..kinds.states)
         .map(|state| (0..width).find(|k| bounds[state * width + k] < f64::INFINITY).map_or(f64::INFINITY, |k| k as f64))
         .collect();
@@ -176,14 +177,17 @@ fn least_utilization(
         Found { shares, value, bound, tasks }
     };
     let Some(kinds) = Kinds::of(set) else {
-        // Every task with all partitions to itself and no delays.
+        // Bound for tasks that have all partitions to themselves and no delays.
         let own = |task: &Task| task.wcet_ns[partitions as usize - 1] as f64 / task.period_ns as f64;
         return done(incumbent, Some(set.tasks().iter().map(own).sum()));
     };
     let mut columns = Columns::new(set, rules, &kinds, partitions);
     let exact = platform.scope == Scope::Shared && kinds.states <= EXACT_STATES_MAX;
-    // The price of a partition is between nothing and all the utilization there is.
+    // The price of a partition is searched between these. `high` is doubled until the cheapest split uses no more partitions than there are,
+    // at most up to a price at which the fewest partitions are the cheapest. Only shared partitions have a price.
     let (mut low, mut high) = (0.0, if platform.scope == Scope::Shared { 0.1 } else { 0.0 });
+    let price_max = f64::from(platform.cores) * columns.costliest();
+    let mut is_enough = false;
     let mut proven: f64 = 0.0;
     let mut rounds: u32 = 0;
     loop {
@@ -197,7 +201,14 @@ fn least_utilization(
             let (bound, chosen) = columns.priced(platform.cores, price);
             let used: usize = chosen[0].iter().map(|column| column.1).sum();
             if high - low > PRICE_STEP {
-                if used > columns.width - 1 { low = price } else { high = price }
+                if used < columns.width {
+                    (high, is_enough) = (price, true);
+                } else {
+                    low = price;
+                    if !is_enough && high < price_max {
+                        high = price_max.min(2.0 * high);
+                    }
+                }
             }
             (bound, chosen)
         };
@@ -227,7 +238,7 @@ fn least_utilization(
             }
         }
         rounds += 1;
-        // Seldom, and with as much effort as was made until then, so that a proof that is near is not put off.
+        // Improve seldom, with an effort that grows with the rounds so far, so that a near proof is not delayed.
         if rounds.is_power_of_two()
             && let Some((value, shares)) = &incumbent
             && let Some(better) = columns.improved(shares, platform.cores, IMPROVING_NODES * u64::from(rounds), request)
@@ -259,7 +270,7 @@ fn largest(growth: Growth, set: &TaskSet, rules: Rules, request: &Request) -> So
         }
         holds
     });
-    // Every larger one was refuted, from the next step on.
+    // Every larger number of steps was refuted, from the next step on.
     let bound = match last {
         Change::Most(steps) if !undecided => Some((steps + 1) as f64),
         Change::Unlimited => Some(TIME_MAX_NS as f64),
@@ -274,6 +285,21 @@ mod tests {
     use super::*;
     use crate::plan::tests::{exclusive_ones_are_alone, random_set};
     use crate::plan::{Method, overfull_partition, plan};
+    use crate::taskset::tests::{platform, task};
+
+    #[test]
+    fn partitions_worth_more_than_a_tenth_of_a_cpu_are_priced_too() {
+        // Alone on a partition a task takes 0.25 of a CPU, on two it takes 0.12. So three partitions serve 8 tasks on two of them and 4 tasks on
+        // one, 8 * 0.12 + 4 * 0.25 = 1.96. A fourth partition would save 0.52, and two cannot serve all tasks. All tasks differ by a few ns, so
+        // that there are 2^12 states, too many to distribute partitions exactly.
+        let tasks = (0..12).map(|at| task(&at.to_string(), 1_000_000, 0, &[250_000 - at, 120_000 - at, 120_000 - at]));
+        let (set, _) = TaskSet::new(platform(2, 3, 64, 0), tasks.collect()).unwrap();
+        assert!(Kinds::of(&set).unwrap().states > EXACT_STATES_MAX);
+        let request = Request { method: Method::Optimal, objective: Objective::Utilization, ..Request::default() };
+        let plan = plan(&set, &request).unwrap();
+        assert!((plan.utilization - 1.96).abs() < 1e-3, "{}", plan.utilization);
+        assert!(plan.bound.unwrap() > plan.utilization - 1e-6, "{:?}", plan.bound);
+    }
 
     #[test]
     fn plans_that_are_improved_two_cores_at_a_time_are_plans_and_nearly_always_the_best() {

@@ -1,8 +1,12 @@
 use rayon::prelude::*;
 
 use super::*;
+use crate::analysis::Charges;
+use crate::machine::{Fact, Source};
+use crate::supply::{ChargedSupply, CpuSupply, Gap, Recording, Supply};
 use crate::taskset::tests::{platform, task};
 use crate::taskset::{Platform, Task};
+use crate::units::Ns;
 use allocate::{Effort, best};
 
 /// Returns [Kim2013, Table 1] with the curves of examples/kim2013-table1.json, `copies` times.
@@ -42,7 +46,8 @@ fn table_2_is_the_best_allocation_of_8_partitions() {
     assert!((alone.upper() - 0.89).abs() < 5e-3, "{}", alone.upper());
 }
 
-/// Finds the best allocation of `partitions` to the members by trying all of them: any subset of partitions for every task.
+/// Returns the least utilization of all allocations of `partitions` to the members, by trying any subset of partitions for every
+/// task.
 fn exhaustive(set: &TaskSet, members: &[usize], partitions: u32, analysis: Analysis) -> f64 {
     let choices = 1u64 << partitions;
     let charges = Charges::of(set);
@@ -120,7 +125,7 @@ fn the_branch_and_bound_finds_what_trying_everything_finds() {
             let analysis = if random.bool() { Analysis::Kim2013 } else { random.choice(Analysis::ALL).unwrap() };
             let rules = Rules { analysis, sharing: true };
             let found = best(&set, rules, set.by_priority(), partitions, Effort::EXACT);
-            // Without interference nothing is refilled, in utilizations either.
+            // Without interference nothing is refilled, so utilizations contain no refills either.
             let nothing = || Platform { refill_ns: 0, preemption_ns: 0, ..set.platform().clone() };
             let free = if analysis == Analysis::NoInterference { set.on(nothing()).unwrap() } else { set.clone() };
             let truth = exhaustive(&free, set.by_priority(), partitions, analysis);
@@ -133,7 +138,7 @@ fn the_branch_and_bound_finds_what_trying_everything_finds() {
     assert!(feasible > SETS / 4 && feasible < SETS - 100, "{feasible}");
 }
 
-/// Finds the objective of the best plan for 2 cores by trying every split of tasks and partitions.
+/// Returns the fewest partitions and the least utilization of all plans for 2 cores, by trying every split of tasks and partitions.
 fn exhaustive_plans(set: &TaskSet, partitions: u32) -> (Option<u32>, f64) {
     let count = set.tasks().len();
     let shared = set.platform().scope == Scope::Shared;
@@ -278,7 +283,7 @@ fn no_plan_gets_better_when_the_machine_or_the_tasks_get_worse() {
             1 => set.with_wcet_scaled(11, 10),
             2 => set.with_partitions(platform.partitions - 1),
             _ => {
-                // As much memory for each core; only one of them is gone.
+                // The remaining core keeps its memory; only the other core is gone.
                 let memory = match platform.scope {
                     Scope::Shared => platform.memory,
                     Scope::Private => crate::units::Bytes(platform.memory.0 / 2),
@@ -301,7 +306,7 @@ fn no_plan_gets_better_when_the_machine_or_the_tasks_get_worse() {
 #[test]
 fn the_papers_sets_need_no_more_partitions_than_their_memory_does() {
     // 18 + 66 + 52 + 50 = 186 MB a copy; 372, 558, 744 MB need 12, 18, 24 partitions of 32 MB and 6, 9, 12 of 64 MB.
-    // cata: 12, 19 and 26, the numbers that the requirements of this planner state for the algorithms of the paper; not derived here.
+    // cata: the requirements of this planner state 12, 19 and 26 for the algorithms of the paper. These numbers are not derived here.
     for (memory, fewest, by_cata) in [(1024, [12, 18, 24], [12, 19, 26]), (2048, [6, 9, 12], [7, 10, 14])] {
         for (copies, (fewest, by_cata)) in (2..).zip(fewest.into_iter().zip(by_cata)) {
             let set = table_1(copies, platform(4, 32, memory, DELTA));
@@ -394,18 +399,18 @@ fn further_objectives_decide_among_the_best_by_the_first() {
                 recheck(&set, &found);
                 found
             };
-            // Partitions, then refill: with so few partitions this Δ has a plan and the next has none.
+            // Partitions, then refill: with so few partitions, there is a plan for this Δ and none for the next Δ.
             let found = first(Objective::Partitions, &[Objective::Refill]);
             assert_eq!(found.partitions_used, fewest, "seed {seed}");
             let largest = found.then[0].value as u64;
             let fits = |refill_ns| exhaustive_plans(&set.with_refill(refill_ns), fewest).0.is_some();
             assert!(fits(largest.min(1_000_000)), "seed {seed}");
             assert!(largest >= crate::taskset::TIME_MAX_NS || !fits(largest + 1), "seed {seed}: {largest}");
-            // Margin, then partitions: the fewest that stand this growth.
+            // Margin, then partitions: the fewest with which the grown set is schedulable.
             let found = first(Objective::Margin, &[Objective::Partitions]);
             let grown = set.with_wcet_scaled((found.margin.unwrap() * 1e6).round() as u64, 1_000_000);
             assert_eq!(Some(found.then[0].value as u32), exhaustive_plans(&grown, 4).0, "seed {seed}");
-            // Utilization, then partitions: the fewest with which it is as low.
+            // Utilization, then partitions: the fewest with which the utilization is as low.
             let found = first(Objective::Utilization, &[Objective::Partitions]);
             assert!((found.utilization - least).abs() < 1e-7, "seed {seed}");
             let enough = (1..=4).find(|&k| exhaustive_plans(&set, k).1 <= least + 1e-8).unwrap();
@@ -420,20 +425,20 @@ fn further_objectives_decide_among_the_best_by_the_first() {
 
 #[test]
 fn a_bundle_that_fits_no_core_is_taken_apart_with_partitions_of_its_own() {
-    // 60 + 60 of 100 is too much for one core; the third task would like to share.
+    // 60 + 60 of 100 is too much for one core; the third task could share.
     let mut tasks = vec![task("a", 100, 1, &[60]), task("b", 100, 1, &[60]), task("c", 200, 1, &[20])];
     tasks[0].bundle = Some("pair".into());
     tasks[1].bundle = Some("pair".into());
     let set = TaskSet::new(platform(2, 3, 64, 1), tasks).unwrap().0;
     for method in [Method::Optimal, Method::Cata, Method::Bfd, Method::Wfd] {
         let plan = planned(&set, method, Objective::Utilization);
-        // An even split of three partitions leaves one core a single one, which c cannot have to itself beside a or b.
+        // An even split of three partitions leaves one core a single partition. Task c cannot have it to itself beside a or b.
         assert_eq!(plan.bundles_apart, ["pair"], "{method}");
         assert!(plan.schedulable, "{method}");
         recheck(&set.with_bundle_apart("pair"), &plan);
         assert_eq!(plan.partitions_used, 3, "{method}");
     }
-    // Two partitions are too few for three tasks of which two want theirs alone.
+    // Two partitions are too few for three tasks of which two need partitions of their own.
     assert!(!planned(&set.with_partitions(2), Method::Optimal, Objective::Utilization).schedulable);
 }
 
@@ -565,7 +570,7 @@ fn tasks_that_share_a_lock_are_planned_as_a_bundle_or_refused() {
     assert!(matches!(planned_on(2, None).unwrap_err(), PlanError::Lock { .. }));
     let together = planned_on(2, Some("pair")).unwrap();
     assert!(together.schedulable && together.bundles_apart.is_empty(), "{together:?}");
-    // On one core they cannot be apart: 110 of 100 is too much, and no bundle is taken apart for it.
+    // On one core they cannot be apart: 110 of 100 is too much, and taking a bundle apart does not help.
     let one = planned_on(1, None).unwrap();
     assert!(!one.schedulable && one.bundles_apart.is_empty());
 }
@@ -576,10 +581,23 @@ fn a_plan_says_which_costs_it_does_not_charge() {
         let (set, _) = TaskSet::new(machine, vec![task("a", 100, 0, &[10]), task("b", 200, 0, &[10])]).unwrap();
         plan_text(&set, &planned(&set, Method::Optimal, Objective::Partitions), &[])
     };
-    let free = "charges no context switch, no release interrupt, no refill of private levels: bounds hold only for";
+    let free = "charges no context switch, no release interrupt, no refill of private levels, no withheld CPU: bounds hold only for";
     assert!(text(platform(1, 1, 64, 1)).contains(free));
     let shared = "charges no refill of shared partitions, no context switch";
     assert!(text(platform(1, 1, 64, 0)).contains(shared));
     let charged = Platform { switch_ns: 1, release_interrupt_ns: 1, preemption_ns: 1, ..platform(1, 1, 64, 1) };
-    assert!(!text(charged).contains("charges no"));
+    assert!(text(charged.clone()).contains("charges no withheld CPU: "));
+    let supply = CpuSupply {
+        cpu: CpuId(0),
+        measured_at: 0,
+        watched_ns: Ns(4_000_000_000),
+        threshold_ns: Ns(5000),
+        realtime: true,
+        gaps: 1,
+        steps: Supply::of(&[Recording { length: Ns(90), gaps: vec![Gap { start: Ns(1), length: Ns(2) }] }]),
+    };
+    let supply = ChargedSupply::of(&[Fact { value: supply, source: Source::Measured }]);
+    let text = text(Platform { supply, ..charged });
+    let says = "charges the supply of CPU 0, observed for 4.0 s each in gaps of more than 5 us: at most ";
+    assert!(!text.contains("charges no") && text.contains(says), "{text}");
 }

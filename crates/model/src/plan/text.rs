@@ -5,9 +5,13 @@ use std::fmt::Write as _;
 use super::allocation::{ANEW_TASKS_MAX, Analyzed, Core, WithRefill};
 use super::{Goal, Method, Objective, PLAN_PARTITIONS_MAX, Plan, Reason, TaskPlan, remedies};
 use crate::analysis::sensitivity::Change;
-use crate::analysis::{ASSUMPTIONS, Analysis, Charges, liu_layland_bound, utilization};
+use crate::analysis::sharing::shared;
+use crate::analysis::{Analysis, Charges, Conditions, assumptions, liu_layland_bound, utilization};
 use crate::costs::Costs;
-use crate::taskset::{CORE_TASKS_MAX, PartitionSet, TIME_MAX_NS, TaskSet};
+use crate::machine::Source;
+use crate::replacement::{Contradicted, Replacement};
+use crate::supply::ChargedSupply;
+use crate::taskset::{CORE_TASKS_MAX, TIME_MAX_NS, TaskSet};
 use crate::units::format_list;
 
 fn milliseconds(time_ns: Option<u64>) -> String {
@@ -42,39 +46,55 @@ pub fn plan_text(set: &TaskSet, plan: &Plan, reasons: &[Reason]) -> String {
     text += &if plan.schedulable { schedulable_text(plan) } else { unschedulable_text(set, plan) };
     let shares = plan.cores.iter().any(|core| {
         let partitions = |task: &TaskPlan| task.partitions.iter().copied().collect();
-        shared(core.tasks.iter().map(partitions))
+        !shared(core.tasks.iter().map(partitions)).is_empty()
     });
-    text += &uncharged(Charges::of(set).by(plan.analysis), shares);
+    text += &uncharged(Conditions::of(set), plan.analysis, shares);
     text += &charged(plan.costs.as_ref());
-    text + &assumptions()
+    text += &supplied(plan.supply.as_ref());
+    text += &unsound(plan.contradicted.as_ref());
+    text + &assumed(plan.replacement)
 }
 
-/// Says which measured costs are charged: what holds, holds given these.
+/// Formats the measured costs that the bounds charge, with the remark that they are no bounds; empty without costs.
 pub fn charged(costs: Option<&Costs>) -> String {
     costs.map_or_else(String::new, |costs| {
         format!("charges costs that were measured on CPU {}, which are no bounds:\n{costs}", costs.cpu.0)
     })
 }
 
-/// Whether two of these sets have a partition in common.
-fn shared(sets: impl Iterator<Item = PartitionSet>) -> bool {
-    let mut seen = PartitionSet::default();
-    for set in sets {
-        if !seen.intersection(&set).is_empty() {
-            return true;
-        }
-        seen = seen.union(&set);
-    }
-    false
+/// Formats the measurement that contradicts the bounds; empty without one.
+fn unsound(contradicted: Option<&Contradicted>) -> String {
+    contradicted.map_or_else(String::new, |contradicted| {
+        format!(
+            "NOT SOUND: {contradicted}\n  hint: replacement = \"any\" in the task set; tasks then share no partitions\n"
+        )
+    })
 }
 
-/// Formats in a line which costs are assumed to be zero. `shares`: whether tasks share partitions.
-fn uncharged(charges: Charges, shares: bool) -> String {
+/// Returns the condition of a verdict that a measurement contradicts; empty if none does.
+fn condition(contradicted: Option<&Contradicted>) -> &'static str {
+    if contradicted.is_some() { " if replacement were LRU" } else { "" }
+}
+
+/// Formats the supply that the bounds charge, with the remark that it is no bound; empty without one.
+fn supplied(supply: Option<&ChargedSupply>) -> String {
+    supply.map_or_else(String::new, |supply| match supply.source {
+        Source::Declared => format!("charges {supply}\n"),
+        _ => format!(
+            "charges {supply}. These are observed maxima and no bounds on what a hypervisor or the kernel withholds\n"
+        ),
+    })
+}
+
+/// Formats in a line which costs are assumed to be zero; empty if all are charged. `shares`: whether tasks share partitions.
+fn uncharged(conditions: Conditions, analysis: Analysis, shares: bool) -> String {
+    let charges = conditions.charges.by(analysis);
     let costs = [
         ("refill of shared partitions", charges.refill_ns > 0 || !(shares || charges.cold_start)),
         ("context switch", charges.switch_ns > 0),
         ("release interrupt", charges.release_interrupt_ns > 0),
         ("refill of private levels", charges.preemption_ns > 0),
+        ("withheld CPU", conditions.supply.is_some()),
     ];
     let free: Vec<&str> = costs.into_iter().filter(|(_, charged)| !charged).map(|(cost, _)| cost).collect();
     match free.is_empty() {
@@ -89,8 +109,11 @@ fn schedulable_text(plan: &Plan) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "\nschedulable by {}: {} partitions, utilization {:.4}",
-        plan.analysis, plan.partitions_used, plan.utilization
+        "\nschedulable by {}{}: {} partitions, utilization {:.4}",
+        plan.analysis,
+        condition(plan.contradicted.as_ref()),
+        plan.partitions_used,
+        plan.utilization
     );
     if let Some(margin) = plan.margin {
         let _ = writeln!(text, "all execution times can grow by a factor of {margin}");
@@ -133,15 +156,15 @@ fn schedulable_text(plan: &Plan) -> String {
 }
 
 fn unschedulable_text(set: &TaskSet, plan: &Plan) -> String {
-    // Without a bound every plan is excluded; so is a plan that would need more partitions than there are.
+    // An absent bound means that every plan is excluded. So does a bound of more partitions than there are.
     let excluded = match plan.objective {
         Objective::Partitions => plan.bound.is_none_or(|fewest| fewest > f64::from(set.platform().partitions)),
         Objective::Utilization => plan.bound.is_none(),
         Objective::Margin | Objective::Refill => false,
     };
-    // That bundles must be apart one after the other is no proof.
+    // Bundles are taken apart one by one, without a proof that this is necessary.
     let proven = plan.method == Method::Optimal && excluded && plan.bundles_apart.is_empty();
-    // Not the deadlines alone decide then.
+    // With so many tasks, the limit of tasks on a core may be the reason, and not the deadlines.
     let limit = match set.tasks().len() > CORE_TASKS_MAX {
         true => format!(", with {CORE_TASKS_MAX} tasks on a core at most (SCHED_FIFO priorities)"),
         false => String::new(),
@@ -153,8 +176,8 @@ fn unschedulable_text(set: &TaskSet, plan: &Plan) -> String {
     )
 }
 
-fn assumptions() -> String {
-    ASSUMPTIONS.iter().fold("\nThis assumes:\n".to_owned(), |text, line| text + "- " + line + "\n")
+fn assumed(replacement: Replacement) -> String {
+    assumptions(replacement).iter().fold("\nThis assumes:\n".to_owned(), |text, line| text + "- " + line + "\n")
 }
 
 /// Formats the result of an analysis of the cores of an allocation as text.
@@ -165,17 +188,30 @@ pub fn analysis_text(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> Stri
         .iter()
         .map(|core| core.members.iter().copied().zip(core.tasks.iter().map(|task| task.partitions)).collect())
         .collect();
+    let cpus: Vec<u32> = cores.iter().map(|core| core.cpu).collect();
     for (at, core) in cores.iter().enumerate() {
         text += &core_text(set, core, analyzed);
         if core.members.len() <= ANEW_TASKS_MAX && set.platform().partitions <= PLAN_PARTITIONS_MAX {
-            for remedy in remedies(set, &sets, at, analyzed.analysis) {
+            for remedy in remedies(set, &sets, &cpus, at, analyzed.analysis) {
                 let _ = writeln!(text, "  would mend it: {remedy}");
             }
         }
     }
     let verdict = if analyzed.schedulable { "schedulable" } else { "NOT schedulable" };
-    let _ =
-        writeln!(text, "\n{verdict} by {}; utilization {:.4} over all cores", analyzed.analysis, analyzed.utilization);
+    let _ = writeln!(
+        text,
+        "\n{verdict} by {}{}; utilization {:.4} over all cores",
+        analyzed.analysis,
+        condition(analyzed.contradicted.as_ref()),
+        analyzed.utilization
+    );
+    if !analyzed.without_bound.is_empty() {
+        let _ = writeln!(
+            text,
+            "no bound for {} and what they delay: they share partitions or start with a cold cache, and where any policy may replace lines, nothing limits their misses",
+            analyzed.without_bound.join(", ")
+        );
+    }
     for WithRefill { refill, refill_ns, schedulable } in &analyzed.refills {
         let verdict = if *schedulable { "schedulable" } else { "NOT schedulable" };
         let _ = writeln!(text, "with the {} refill time, {} us: {verdict}", refill.name(), *refill_ns as f64 / 1e3);
@@ -184,9 +220,11 @@ pub fn analysis_text(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> Stri
     if analyzed.analysis == Analysis::NoInterference {
         text += "this ignores cache delays and is optimistic wherever partitions are shared\n";
     }
-    let shares = cores.iter().any(|core| shared(core.tasks.iter().map(|task| task.partitions)));
-    text += &uncharged(charges.by(analyzed.analysis), shares);
-    text + &assumptions()
+    let shares = cores.iter().any(|core| !shared(core.tasks.iter().map(|task| task.partitions)).is_empty());
+    text += &uncharged(Conditions::of(set), analyzed.analysis, shares);
+    text += &supplied(analyzed.supply.as_ref());
+    text += &unsound(analyzed.contradicted.as_ref());
+    text + &assumed(charges.replacement)
 }
 
 /// Formats the bounds of a core's tasks, and the sensitivity of the verdict.
@@ -195,9 +233,10 @@ fn core_text(set: &TaskSet, core: &Core, analyzed: &Analyzed) -> String {
     let mut text = String::new();
     let ms = |time: u64| format!("{:.4}", time as f64 / 1e6);
     let used = utilization(&core.tasks, charges);
+    let withheld = analyzed.supply.is_some();
     let _ = writeln!(
         text,
-        "CPU {}  utilization {used:.4} (Eq. 1; as a test for D = T it would have to be at most {:.4})\n  {:<20} {:>11} {:>11} {:>10} {:>12} {:>9} {:>9}",
+        "CPU {}  utilization {used:.4} (Eq. 1; as a test for D = T it would have to be at most {:.4})\n  {:<20} {:>11} {:>11} {:>10} {:>12} {:>9} {:>9}{}",
         core.cpu,
         liu_layland_bound(core.tasks.len()),
         "times in ms",
@@ -206,13 +245,14 @@ fn core_text(set: &TaskSet, core: &Core, analyzed: &Analyzed) -> String {
         "own",
         "interference",
         "warm-up",
-        "CRPD"
+        "CRPD",
+        if withheld { "  withheld" } else { "" },
     );
     for (&task, bound) in core.members.iter().zip(&core.bounds) {
         let known = &set.tasks()[task];
         let _ = writeln!(
             text,
-            "  {:<20} {:>11} {:>11} {:>10} {:>12} {:>9} {:>9}",
+            "  {:<20} {:>11} {:>11} {:>10} {:>12} {:>9} {:>9}{}",
             known.name,
             milliseconds(bound.verdict.response_ns()),
             ms(known.deadline_ns),
@@ -220,6 +260,7 @@ fn core_text(set: &TaskSet, core: &Core, analyzed: &Analyzed) -> String {
             ms(bound.interference_ns),
             ms(bound.omega_ns),
             ms(bound.gamma_ns),
+            if withheld { format!(" {:>9}", ms(bound.withheld_ns)) } else { String::new() },
         );
     }
     let mut limit = |what: &str, change: Change, shown: &dyn Fn(u64) -> String| {

@@ -1,20 +1,20 @@
-//! Profiling runs, and what those of one number of partitions show together.
+//! Profiling runs, and statistics over all runs on one number of partitions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::stats::{HighWaterMark, Sorted, exceedance_with_unknown};
 
-/// Confidence level of the statement on how often jobs exceed a high-water mark.
+/// Confidence level of the claim on how often jobs exceed a high-water mark.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Share of the jobs with steal time above which nothing is said about exceeding a high-water mark.
+/// Largest share of jobs with steal time for which a claim is made on how often jobs exceed a high-water mark.
 pub const CENSORED_MAX: f64 = 0.05;
 
 /// All profiling runs of a task on one number of partitions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
-    /// Partitions.
+    /// Number of partitions.
     pub partitions: u32,
     /// The profiling runs, in the order in which they were made.
     #[serde(alias = "visits")]
@@ -24,24 +24,24 @@ pub struct Point {
 /// A profiling run: some jobs of one task on one number of partitions. Times are execution times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProfilingRun {
-    /// Jobs whose execution time is known.
+    /// Number of jobs whose execution time is known.
     pub jobs: u64,
-    /// Their times together.
+    /// Sum of the known execution times, in ns.
     pub sum_ns: u64,
-    /// The median.
+    /// Median of the known execution times, in ns.
     pub median_ns: u64,
-    /// The longest, those with steal time included: they executed at least as long.
+    /// Longest execution time, in ns. Jobs with steal time are included, because they executed at least as long as accounted.
     pub longest: HighWaterMark,
-    /// Longest time from release to completion in which it did not execute.
+    /// Longest time from release to completion in which a job did not execute, in ns.
     pub waiting_ns: u64,
-    /// Jobs with steal time while they executed. How long they executed is known to be at least what was accounted to them (they are censored),
-    /// so they count for the longest alone.
+    /// Number of jobs with steal time while they executed. These jobs are censored: they executed at least as long as was accounted to
+    /// them. So they count for `longest`, and for no other execution time.
     #[serde(default, alias = "stolen")]
     pub jobs_with_steal: u64,
-    /// Cache misses of all jobs together, where they could be counted.
+    /// Sum of the cache misses of the jobs whose execution time is known; `None` if they could not be counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misses: Option<u64>,
-    /// Cycles per instruction, where they could be counted.
+    /// Cycles per instruction; `None` if they could not be counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles_per_instruction: Option<f64>,
 }
@@ -49,18 +49,18 @@ pub struct ProfilingRun {
 /// The execution of a job in a profiling run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Execution {
-    /// Time accounted to it, in ns: how long it executed at least.
+    /// Time accounted to the job, in ns. The job executed at least this long.
     pub time_ns: u64,
-    /// Whether the hypervisor took the CPU meanwhile, so that it may have executed longer.
+    /// Whether the hypervisor took the CPU during the execution, so that the job may have executed longer.
     pub is_censored: bool,
-    /// Time from its release to its completion in which it did not execute, where nothing else explains that.
+    /// Time from release to completion in which the job did not execute, in ns; 0 if something else explains this time.
     pub waiting_ns: u64,
-    /// Its misses, where they were counted.
+    /// Misses of the job; `None` if they were not counted.
     pub misses: Option<u64>,
 }
 
 impl ProfilingRun {
-    /// The profiling run of these jobs, in order; `None` where the execution time of none is known.
+    /// Returns the profiling run of these jobs, in order; `None` if the execution time of no job is known.
     pub fn of(jobs: &[Execution]) -> Option<ProfilingRun> {
         let known = || jobs.iter().filter(|job| !job.is_censored);
         let median_ns = Sorted::of(known().map(|job| job.time_ns))?.median();
@@ -72,7 +72,7 @@ impl ProfilingRun {
             longest: HighWaterMark::of(&all)?,
             waiting_ns: jobs.iter().map(|job| job.waiting_ns).max().unwrap_or(0),
             jobs_with_steal: jobs.iter().filter(|job| job.is_censored).count() as u64,
-            // They are those of all jobs or of none.
+            // The sum is `None` unless the misses of all these jobs were counted.
             misses: known().map(|job| job.misses).sum(),
             cycles_per_instruction: None,
         })
@@ -80,38 +80,38 @@ impl ProfilingRun {
 }
 
 impl Point {
-    /// Jobs of all profiling runs whose execution time is known.
+    /// Returns the number of jobs of all profiling runs whose execution time is known.
     pub fn jobs(&self) -> u64 {
         self.runs.iter().map(|run| run.jobs).sum()
     }
 
-    /// Mean execution time in ns; 0 for no jobs.
+    /// Returns the mean execution time in ns; 0 for no jobs.
     pub fn average_ns(&self) -> f64 {
         let sum: u64 = self.runs.iter().map(|run| run.sum_ns).sum();
         sum as f64 / self.jobs().max(1) as f64
     }
 
-    /// The longest time seen; an observation, not a bound.
+    /// Returns the longest execution time seen, in ns. This is an observation, not a bound.
     pub fn high_water_ns(&self) -> u64 {
         self.runs.iter().map(|run| run.longest.value).max().unwrap_or(0)
     }
 
-    /// The lowest median of all profiling runs, because disturbances only add.
+    /// Returns the lowest median of all profiling runs, in ns. The lowest is typical, because disturbances only add time.
     pub fn typical_ns(&self) -> u64 {
         self.runs.iter().map(|run| run.median_ns).min().unwrap_or(0)
     }
 
-    /// Misses per job. `None` if they were not counted in every profiling run.
+    /// Returns the misses per job; `None` if they were not counted in every profiling run, or without jobs.
     pub fn misses(&self) -> Option<f64> {
         let sum: Option<u64> = self.runs.iter().map(|run| run.misses).sum();
         sum.filter(|_| self.jobs() > 0).map(|misses| misses as f64 / self.jobs() as f64)
     }
 
-    /// How often a further job may exceed the high-water mark, at most, with [`CONFIDENCE`]. `None` where more than [`CENSORED_MAX`] of the jobs
-    /// had steal time: nothing is said then.
+    /// Returns an upper limit, with [`CONFIDENCE`], on the probability that a further job exceeds the high-water mark; `None` if more than
+    /// [`CENSORED_MAX`] of the jobs had steal time.
     ///
-    /// Long jobs are hit more often than short ones, so that what is known of the others says nothing of them. Each of those that were hit may
-    /// have exceeded the mark ([`exceedance_with_unknown`]).
+    /// Steal time hits long jobs more often than short ones. So the jobs without steal time show nothing about the others, each of which
+    /// may have exceeded the mark ([`exceedance_with_unknown`]).
     pub fn exceedance(&self) -> Option<f64> {
         let censored: u64 = self.runs.iter().map(|run| run.jobs_with_steal).sum();
         let all = self.jobs() + censored;
@@ -125,8 +125,9 @@ mod tests {
     use super::*;
     use crate::stats::proportion_interval;
 
-    /// A point of `n` jobs of 100 ns and, one of a hundred, of 1000 ns, of which the hypervisor hits one of ten thousand and `hit` of those of
-    /// the long mode. A job that is hit is accounted for a part of its time, or, if `exact`, for all of it.
+    /// Returns a point of `n` jobs. One job of a hundred takes 1000 ns (the long mode), the others take 100 ns. The hypervisor hits a share
+    /// `hit` of the jobs of the long mode, and one of ten thousand others. A job that is hit is accounted for a part of its time, or, if
+    /// `exact`, for all of it.
     fn campaign(n: usize, hit: f64, exact: bool, seed: u64) -> Point {
         let mut rng = fastrand::Rng::with_seed(seed);
         let job = |_| {
@@ -143,7 +144,8 @@ mod tests {
     #[test]
     fn a_rare_long_mode_is_missed_in_5_percent_of_the_campaigns_at_most_however_often_it_is_hit() {
         const CAMPAIGNS: u64 = 2000;
-        // Missed: less than one of a hundred jobs is said to exceed what is longest, which is not the long mode.
+        // A campaign misses the long mode if it saw no job of that mode, but claims that at most one of a hundred jobs exceeds the longest
+        // job.
         for (group, (n, hit, exact)) in
             [(299, 0.0, false), (299, 0.5, false), (299, 0.9, false), (2995, 0.9, false), (299, 0.9, true)]
                 .into_iter()
@@ -154,7 +156,7 @@ mod tests {
             let short = |point: &Point| point.high_water_ns() < 900;
             let missed = |point: &&Point| short(point) && point.exceedance().is_some_and(|claimed| claimed <= 0.01);
             let missed = points.iter().filter(missed).count() as u64;
-            // As it was: jobs with steal time do not count.
+            // For comparison: campaigns that see no job of the long mode without steal time.
             let dropped = |point: &&Point| !point.runs.iter().any(|run| run.sum_ns > 100 * run.jobs);
             let before = points.iter().filter(dropped).count();
             let (low, _) = proportion_interval(missed, CAMPAIGNS);

@@ -45,7 +45,7 @@ impl Comparison {
         comparison
     }
 
-    /// Returns the number of pairs of blocks from which on each of the effects that are judged together can be significant.
+    /// Returns the fewest pairs of blocks with which each of the effects that are judged together can be significant.
     pub fn pairs_needed(&self) -> u64 {
         blocks_needed(self.tasks.iter().cloned().map(|mut task| task.differences_mut().count()).sum())
     }
@@ -96,7 +96,7 @@ impl TaskComparison {
             Difference::of(&pairs.iter().map(of).collect::<Option<Vec<f64>>>()?)
         };
         let side = |at: usize| {
-            // As robust as the effect: a mean over blocks would be one that a single disturbance of the whole run decides.
+            // The median is as robust as the effect. A mean over blocks could be decided by a single disturbance of the run.
             let typical = |value: fn(&Window) -> Option<f64>| {
                 median(&pairs.iter().map(|pair| value(&pair[at])).collect::<Option<Vec<f64>>>()?)
             };
@@ -145,7 +145,7 @@ pub struct Side {
     pub misses: Option<f64>,
 }
 
-/// By how much the mean of a quantity over the jobs of a block is larger without partitions.
+/// Difference by which the mean of a quantity over the jobs of a block is larger without partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     /// Effect over all pairs of blocks. Its p-value is corrected for all quantities and tasks of the comparison.
@@ -259,18 +259,20 @@ mod tests {
 
     #[test]
     fn a_comparison_has_a_difference_for_every_pair_of_blocks() {
-        // Pair by pair 10, 11, ... 15 ns more without partitions; of the block without a partner nothing is used.
+        // Without partitions jobs take 10, 11, ... 15 ns more, pair by pair. The block without a partner is not used.
         let planned: Vec<Window> = (0..6).map(|block| window(block, 100 + block % 3)).collect();
         let without: Vec<Window> = (0..7).map(|block| window(block, 110 + block % 3 + block)).collect();
         let task = compared([&planned, &without]);
         let execution = task.execution.unwrap();
         assert_eq!((execution.effect.n, execution.effect.estimate), (6, 12.5));
-        // Of six of one sign 2 of 64 assignments of signs are as extreme; execution and response are judged together.
+        // For six differences of one sign, 2 of 64 assignments of signs are as extreme. Execution and response are judged together, which
+        // doubles p.
         assert_eq!((execution.effect.p, task.response.unwrap().effect.p), (0.0625, 0.0625));
         assert_eq!((task.partitioned.execution_ns, task.unpartitioned.response_ns), (101.0, 118.5));
         assert_eq!((task.unpartitioned.windows, task.unpartitioned.accepted, task.unpartitioned.jobs), (7, 7, 60));
         assert_eq!((task.misses, task.partitioned.misses), (None, None));
-        // The deviation of 10 to 15 is 1.87; of two effects, 80 % of comparisons of six pairs show 3.08 √(π/18) = 1.29 of it.
+        // The standard deviation of 10 to 15 is 1.87. With two effects, 80 % of comparisons of six pairs show an effect of 3.08 √(π/18) =
+        // 1.29 deviations.
         assert!((execution.visible - 2.41).abs() < 0.01, "{execution:?}");
     }
 
@@ -295,8 +297,8 @@ mod tests {
 
     #[test]
     fn a_difference_in_most_windows_is_not_selected_away() {
-        // 12 of 20 windows take half as long again without partitions: 30 % more on average. By the windows near the quickest of either kind it
-        // was 100 against 101, and conclusive.
+        // 12 of 20 windows take half as long again without partitions: 30 % more on average. A selection of the quickest windows of either
+        // kind would compare 100 with 101, conclusively.
         let planned: Vec<Window> = (0..20).map(|block| window(block, 100 + block % 3)).collect();
         let without: Vec<Window> = (0..20).map(|block| window(block, if block % 5 < 3 { 150 } else { 101 })).collect();
         let execution = compared([&planned, &without]).execution.unwrap().effect;
@@ -310,7 +312,7 @@ mod tests {
     fn windows_with_much_steal_time_do_not_count_and_slow_ones_do() {
         let planned: Vec<Window> = (0..6).map(|block| window(block, 100)).collect();
         let mut without: Vec<Window> = (0..6).map(|block| window(block, 200)).collect();
-        // 5 % of 10 000 ns, and more.
+        // Steal time of 5 % of 10 000 ns, and of more.
         without[1].steal_time = Ns(500);
         without[2].steal_time = Ns(501);
         let task = compared([&planned, &without]);

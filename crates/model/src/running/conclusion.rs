@@ -1,4 +1,4 @@
-//! What a run shows, and why: whether its requirements hold, were violated, or neither can be said.
+//! Conclusion of a run and its reasons: the requirements hold, were violated, or neither can be concluded.
 
 use std::fmt;
 
@@ -18,126 +18,126 @@ use crate::units::Ns;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
-    /// Every job of enough jobs stayed within its bound and its deadline, every release is accounted for, and so is every page.
+    /// There were enough jobs, every job stayed within its bound and its deadline, and every release and every page is accounted for.
     Holds,
-    /// Some job did not, or a program failed.
+    /// A job exceeded a limit without an excuse, or a program failed.
     Violated,
-    /// Neither can be said.
+    /// Neither of the above can be concluded.
     Inconclusive,
 }
 
-/// Why a run shows what it shows.
+/// Reason for the conclusion of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
-    /// Jobs took longer than they may, with the CPU theirs.
+    /// Jobs exceeded a limit, and steal time does not excuse them.
     Violated {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// What.
+        /// Limit that was exceeded.
         limit: Limit,
-        /// How many.
+        /// Number of jobs that exceeded the limit without an excuse.
         jobs: u64,
-        /// Of how many.
+        /// Number of all jobs of the task.
         of: u64,
     },
     /// A program failed.
     Failed(Failure),
-    /// Jobs took longer than they may, but steal time excuses all of them.
+    /// Jobs exceeded a limit, but steal time excuses all of them.
     StealTime {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// What.
+        /// Limit that was exceeded.
         limit: Limit,
-        /// How many.
+        /// Number of jobs that exceeded the limit.
         jobs: u64,
-        /// Of how many.
+        /// Number of all jobs of the task.
         of: u64,
     },
-    /// Too few jobs.
+    /// The task had too few jobs for a conclusion.
     TooFewJobs {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// How many.
+        /// Number of jobs of the task.
         jobs: u64,
     },
-    /// There is no bound.
+    /// The plan has no bound for the task.
     NoBound {
-        /// The task.
+        /// Name of the task.
         task: String,
     },
     /// The kernel had no room for some events, so jobs may be missing.
     Lost {
-        /// How many.
+        /// Number of lost events.
         events: u64,
     },
-    /// Pages lie outside their colors.
+    /// Pages of the task lie outside its colors.
     OffColor {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// How many.
+        /// Number of pages outside the colors.
         pages: u64,
-        /// Of how many.
+        /// Number of pages that were judged.
         of: u64,
-        /// What they are, in words; empty where it is not known.
+        /// Description of the pages outside the colors; empty if none is known.
         what: String,
     },
-    /// Where pages lie could not be seen at both ends of every block.
+    /// The placement of the task's pages could not be seen at both ends of every block.
     Unseen {
-        /// The task.
+        /// Name of the task.
         task: String,
     },
-    /// Pages cannot be moved, and no reason is known.
+    /// Pages of the task cannot be moved, for no known reason.
     Unnamed {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// How many.
+        /// Number of these pages.
         pages: u64,
     },
-    /// Releases are neither jobs that were seen nor left out for a reason.
+    /// For some releases no job was seen, and no reason is known.
     Missing {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// How many.
+        /// Number of these releases.
         releases: u64,
-        /// Of how many.
+        /// Number of expected releases.
         of: u64,
     },
-    /// Releases did not come in time, of a program that wakes itself.
+    /// Releases of a program that wakes itself did not come in time.
     Absent {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// How many.
+        /// Number of these releases.
         releases: u64,
-        /// Of how many.
+        /// Number of expected releases.
         of: u64,
-        /// How late a release may be.
+        /// Longest allowed delay of a release.
         allowed: Ns,
     },
-    /// Releases came sooner than the bounds assume, of a program that wakes itself.
+    /// Releases of a program that wakes itself came sooner than the bounds assume.
     TooClose {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// How many.
+        /// Number of these releases.
         releases: u64,
-        /// Of how many.
+        /// Number of expected releases.
         of: u64,
-        /// The least time between two of them.
+        /// Least time between two releases.
         least: Ns,
     },
-    /// Far fewer jobs were seen than its period lets expect. Earlier versions counted no releases.
+    /// Far fewer jobs were seen than the period lets expect. This applies to runs of earlier versions, which did not count releases.
     Few {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// Seen.
+        /// Number of jobs seen.
         jobs: u64,
-        /// Expected.
+        /// Number of jobs expected.
         expected: u64,
     },
-    /// Jobs were not released, because this program was held up.
+    /// Jobs were not released, because isochrome was held up.
     Skipped {
-        /// How many releases.
+        /// Number of jobs that were not released.
         releases: u64,
-        /// Of how many.
+        /// Number of all jobs, released or not.
         of: u64,
     },
 }
@@ -205,10 +205,12 @@ impl fmt::Display for Reason {
 }
 
 impl Run {
-    /// What the run shows, and why. A violation that steal time excuses makes the run inconclusive instead of violated.
+    /// Returns the conclusion of the run, and the reasons for it. A violation that steal time excuses makes the run inconclusive instead of
+    /// violated.
     pub fn conclusion(&self) -> (Conclusion, Vec<Reason>) {
         let (mut violated, mut doubts) = (Vec::new(), Vec::new());
-        // By deadlines, what holds for a job is its deadline, and that it needs no more than is reserved.
+        // Tasks scheduled by deadlines need no bound if the reservations are proven to fit. Their limits are the deadline and the reserved
+        // budget.
         let proved = !self.reserved.is_empty() && self.reserved.iter().all(Reserved::is_proved);
         for task in &self.tasks {
             let name = || task.requirement.name.clone();
@@ -250,7 +252,7 @@ impl Run {
 }
 
 impl Run {
-    /// What of a task's releases and pages is not accounted for, or not where it should be.
+    /// Returns the doubts about a task whose releases or pages are not all accounted for, or whose pages lie outside its colors.
     fn unaccounted(&self, task: &TaskOutcome) -> Vec<Reason> {
         let name = || task.requirement.name.clone();
         let Some(releases) = task.releases else { return self.unaccounted_earlier(task) };
@@ -284,8 +286,8 @@ impl Run {
         doubts
     }
 
-    /// The same by the rules of earlier versions, for evidence that they recorded: nine tenths of the jobs that the period lets expect are enough,
-    /// and so is a placement of the pages that can be moved.
+    /// Returns the same doubts by the rules of earlier versions, for evidence that they recorded. Nine tenths of the jobs that the period
+    /// lets expect are enough. Only pages that can be moved are judged.
     fn unaccounted_earlier(&self, task: &TaskOutcome) -> Vec<Reason> {
         let name = || task.requirement.name.clone();
         let mut doubts = Vec::new();
@@ -301,12 +303,13 @@ impl Run {
         doubts
     }
 
-    /// Whether a version recorded it that did not count releases.
+    /// Returns whether an earlier version, which did not count releases, recorded the run.
     pub fn is_of_earlier_version(&self) -> bool {
         self.tasks.iter().any(|task| task.releases.is_none())
     }
 
-    /// What a run that holds takes for granted, beyond what all bounds rest on: first that an earlier version recorded it.
+    /// Returns the assumptions that the conclusion of a run rests on, in addition to those of every bound. If an earlier version recorded
+    /// the run, the first assumption names this.
     pub fn assumptions(&self) -> Vec<String> {
         let mut assumed = Vec::new();
         if self.is_of_earlier_version() {
@@ -331,6 +334,14 @@ impl Run {
                 costs.cpu.0, costs.level
             ));
         }
+        if let Some(contradicted) = &self.contradicted {
+            assumed.push(format!("The bounds that the jobs were checked against are not sound: {contradicted}."));
+        }
+        if let Some(supply) = &self.supply {
+            assumed.push(format!(
+                "The bounds charge {supply}. This is an assumption and no bound; what was withheld during the run excuses jobs by itself."
+            ));
+        }
         assumed
     }
 }
@@ -339,8 +350,12 @@ impl Run {
 mod tests {
     use super::*;
     use crate::costs::Costs;
+    use crate::machine::Source;
+    use crate::replacement::Contradicted;
+    use crate::replacement::tests::test_of;
     use crate::running::fixture::{good, job, run, seen};
     use crate::running::{BlockPlacement, JobRecord, Releases, ViolationCount};
+    use crate::supply::{ChargedSupply, Supply};
     use crate::units::CpuId;
 
     #[test]
@@ -353,6 +368,26 @@ mod tests {
             charged.section().basis
         );
         assert!(!run(&good(299)).section().basis.contains("measured costs"));
+        let supply = ChargedSupply {
+            cpus: vec![CpuId(1)],
+            source: Source::Measured,
+            watched_ns: Ns(3_800_000_000),
+            threshold_ns: Ns(5_000),
+            steps: Supply::default(),
+        };
+        let basis = Run { supply: Some(supply), ..run(&good(299)) }.section().basis;
+        assert!(basis.contains("The bounds charge the supply of CPU 1, observed for 3.8 s"), "{basis}");
+    }
+
+    #[test]
+    fn what_holds_by_bounds_that_a_measurement_contradicts_says_so() {
+        let contradicted = Contradicted { tasks: vec!["control".to_owned()], test: test_of(60, 40) };
+        let run = Run { contradicted: Some(contradicted), ..run(&good(299)) };
+        let basis = run.section().basis;
+        assert!(
+            basis.starts_with("The bounds that the jobs were checked against are not sound: the bounds assume LRU"),
+            "{basis}"
+        );
     }
 
     #[test]
@@ -414,7 +449,7 @@ mod tests {
                 Releases { close: 1, ..seen(400) },
                 vec![Reason::TooClose { task: task(), releases: 1, of: 400, least: Ns(900) }],
             ),
-            // One was under way at the end, one waited for it, and three were left out, which is less than 1 %.
+            // One job was under way at the end, one line waited for it, and three releases were left out, which is less than 1 %.
             (Releases { skipped: 3, unwritten: 1, unfinished: 1, ..seen(401) }, vec![]),
         ] {
             run.tasks[0].releases = Some(releases);
@@ -435,7 +470,7 @@ mod tests {
         let mut run = run(&good(400));
         run.method = Partitioning::Colors;
         run.tasks[0].releases = None;
-        // 100 of 140 pages cannot be moved, of which nothing is said.
+        // 100 of 140 pages cannot be moved. By the earlier rules they are not judged.
         let placement = Placement { resident: 140, on_color: 40, immovable: 100, ..Placement::default() };
         run.tasks[0].placement = Some(placement.clone());
         assert_eq!(run.conclusion(), (Conclusion::Holds, vec![]));

@@ -25,14 +25,14 @@ pub struct Setting {
 pub struct Reserved {
     /// CPU of the reservations.
     pub cpu: CpuId,
-    /// Density Σ Q/D of its tasks.
+    /// Density Σ Q/D of the tasks on the CPU.
     pub density: f64,
     /// Largest density that the kernel admits.
     pub most: f64,
 }
 
 impl Reserved {
-    /// Whether it is proven that every task gets its reserved time within its deadline.
+    /// Returns whether it is proven that every task gets its reserved time within its deadline.
     pub fn is_proved(&self) -> bool {
         self.density <= self.most
     }
@@ -58,7 +58,7 @@ pub struct Overhead {
     pub lost: u64,
     /// CPU time of this program's own threads, including releases.
     pub tool_cpu: Ns,
-    /// Part of that time for writing and reading the lines that release and complete jobs.
+    /// Part of `tool_cpu` for writing and reading the lines that release and complete jobs.
     #[serde(default)]
     pub release_cpu: Ns,
     /// Time over which the cost was measured.

@@ -1,4 +1,4 @@
-//! Jobs and runs that the tests make.
+//! Jobs and runs for tests.
 
 use super::{JobRecord, Overhead, Releases, Requirement, ResponseBound, Run, Tally, TaskOutcome};
 use crate::taskset::programs::Partitioning;
@@ -50,6 +50,8 @@ pub fn run(jobs: &[JobRecord]) -> Run {
         steal_time: Ns(0),
         settings: Vec::new(),
         costs: None,
+        contradicted: None,
+        supply: None,
         inputs: Vec::new(),
         memory: Vec::new(),
         retention: None,
@@ -57,7 +59,7 @@ pub fn run(jobs: &[JobRecord]) -> Run {
     }
 }
 
-/// Releases that were all seen.
+/// Returns an account of releases that were all seen.
 pub fn seen(releases: u64) -> Releases {
     Releases { seen: releases, ..Releases::default() }
 }

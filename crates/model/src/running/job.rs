@@ -1,54 +1,55 @@
-//! One job, as it was seen, and its line in a CSV file.
+//! One job as it was observed, and its line in a CSV file.
 
 use crate::units::Ns;
 
-/// One job, as it was seen. Times count from the first release of the run, in ns of the monotonic clock.
+/// One job as it was observed. Times count from the first release of the run, in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobRecord {
-    /// Which task, by its index in the run.
+    /// Index of the task in the run.
     pub task: usize,
-    /// Which of its jobs, from 0.
+    /// Number of the job among the jobs of the task, from 0.
     pub instance: u64,
-    /// When it was to begin.
+    /// Time at which the job was released.
     pub release: Ns,
-    /// When it first had the CPU.
+    /// Time at which the job first had the CPU.
     pub start: Ns,
-    /// When it was complete.
+    /// Time at which the job was complete.
     pub completion: Ns,
-    /// Time it had the CPU, without steal time.
+    /// Time for which the job had the CPU, without steal time.
     pub execution: Ns,
-    /// Time for which the hypervisor withheld the CPU that can have made the job late: since the CPU last had no job of this or a higher
-    /// priority, which may be longer ago than the release.
+    /// Steal time that can have made the job late: all steal time since the busy period of the job began. The busy period is the time since
+    /// the CPU last had no job of this or a higher priority. It may begin before the release. The field includes the time for which it is
+    /// unknown whether the line that releases the job was written.
     pub steal_time: Ns,
-    /// How often it did so. One more where it took the CPU before that, and after the last job of one of these priorities had begun: what their
-    /// jobs left in the cache is displaced.
+    /// Number of times that the hypervisor took the CPU in the busy period. One more is counted if it took the CPU before the busy period,
+    /// but after the last job of one of these priorities had begun, because what those jobs left in the cache is then displaced.
     pub steals: u32,
-    /// Steal time until that time began, or until shortly before: interrupts that waited meanwhile are served in it.
+    /// Steal time until the busy period began, or until shortly before. Interrupts that waited meanwhile are served in the busy period.
     pub steal_before: Ns,
-    /// For how long its CPU had always had a job of this or a higher priority when it was released.
+    /// Time from the beginning of the busy period to the release of the job.
     pub busy: Ns,
-    /// Steal time while the job itself had the CPU. Execution leaves it out, and may be too small by as much at most.
+    /// Steal time while the job itself had the CPU. `execution` leaves it out, and may be too small by at most this time.
     pub deducted: Ns,
-    /// Misses of the partitioned level, where they are counted.
+    /// Misses of the partitioned level; `None` if they were not counted.
     pub misses: Option<u64>,
-    /// How often another thread took the CPU from it.
+    /// Number of times that another thread took the CPU from the job.
     pub preemptions: u32,
 }
 
 impl JobRecord {
-    /// From release to completion.
+    /// Returns the response time: the time from release to completion.
     pub fn response(&self) -> Ns {
         Ns(self.completion.0.saturating_sub(self.release.0))
     }
 
-    /// The names of the columns of [`csv_line`](Self::csv_line).
+    /// Names of the columns of [`csv_line`](Self::csv_line).
     pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,steals,steal_ns\n";
 
-    /// Appends the job as a line of a CSV file; an empty field was not measured.
+    /// Appends the job as a line of a CSV file. A field that was not measured is empty.
     ///
-    /// `block`: times and instances count from its first release.
+    /// `block`: number of the block. Times and instances count from the first release of the block.
     pub fn csv_line(&self, block: u64, partitioned: bool, task: &str, line: &mut String) {
-        // For every job: by `write!` it would be a good part of what recording takes.
+        // This runs for every job, and formatting by `write!` would take a large part of the time for recording.
         let mut digits = itoa::Buffer::new();
         let mut number = |line: &mut String, value: u64, behind: char| {
             line.push_str(digits.format(value));

@@ -8,7 +8,7 @@ use crate::units::Ns;
 
 /// Smallest and largest of consecutive values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Extent {
+pub struct ValueRange {
     /// Smallest value.
     pub low: Ns,
     /// Largest value.
@@ -22,26 +22,27 @@ pub struct Envelope {
     /// Number of values in an interval; the last one may have fewer.
     pub stride: u64,
     /// The intervals.
-    pub extents: Vec<Extent>,
+    #[serde(rename = "extents")]
+    pub ranges: Vec<ValueRange>,
     n: u64,
 }
 
 impl Default for Envelope {
     fn default() -> Self {
-        Envelope { stride: 1, extents: Vec::new(), n: 0 }
+        Envelope { stride: 1, ranges: Vec::new(), n: 0 }
     }
 }
 
 impl Envelope {
     /// Most intervals that are kept.
-    pub const STRETCHES: usize = 512;
+    pub const RANGES_MAX: usize = 512;
 
     pub(super) fn push(&mut self, value: Ns) {
-        if self.n == self.stride * Self::STRETCHES as u64 {
-            self.extents = self
-                .extents
+        if self.n == self.stride * Self::RANGES_MAX as u64 {
+            self.ranges = self
+                .ranges
                 .chunks(2)
-                .map(|pair| Extent {
+                .map(|pair| ValueRange {
                     low: pair.iter().map(|extent| extent.low).min().unwrap_or_default(),
                     high: pair.iter().map(|extent| extent.high).max().unwrap_or_default(),
                 })
@@ -49,9 +50,9 @@ impl Envelope {
             self.stride *= 2;
         }
         if self.n.is_multiple_of(self.stride) {
-            self.extents.push(Extent { low: value, high: value });
-        } else if let Some(last) = self.extents.last_mut() {
-            *last = Extent { low: last.low.min(value), high: last.high.max(value) };
+            self.ranges.push(ValueRange { low: value, high: value });
+        } else if let Some(last) = self.ranges.last_mut() {
+            *last = ValueRange { low: last.low.min(value), high: last.high.max(value) };
         }
         self.n += 1;
     }
@@ -94,7 +95,8 @@ impl Spread {
         self.n += 1;
     }
 
-    /// Returns a value that a share `q` of all values do not exceed, at most 1/64 above the smallest such value.
+    /// Returns a value that a share `q` of all values do not exceed, at most 1/64 above the smallest such value; `None` without
+    /// values.
     fn quantile(&self, q: f64) -> Option<u64> {
         if self.n == 0 {
             return None;
@@ -164,12 +166,12 @@ mod tests {
         fn an_envelope_keeps_every_peak_in_its_place(values in proptest::collection::vec(0u64..1_000_000, 1..5000)) {
             let mut envelope = Envelope::default();
             values.iter().for_each(|&value| envelope.push(Ns(value)));
-            prop_assert!(envelope.extents.len() <= Envelope::STRETCHES);
-            let stretches = values.chunks(envelope.stride as usize);
-            let naive: Vec<Extent> = stretches
-                .map(|stretch| Extent { low: Ns(*stretch.iter().min().unwrap()), high: Ns(*stretch.iter().max().unwrap()) })
+            prop_assert!(envelope.ranges.len() <= Envelope::RANGES_MAX);
+            let chunks = values.chunks(envelope.stride as usize);
+            let naive: Vec<ValueRange> = chunks
+                .map(|chunk| ValueRange { low: Ns(*chunk.iter().min().unwrap()), high: Ns(*chunk.iter().max().unwrap()) })
                 .collect();
-            prop_assert_eq!(envelope.extents, naive);
+            prop_assert_eq!(envelope.ranges, naive);
         }
 
         #[test]

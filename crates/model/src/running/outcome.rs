@@ -1,4 +1,4 @@
-//! What came of a task: its jobs, its share of the CPU, where its memory lay, its violations and failures.
+//! Outcome of a task: its jobs, its share of the CPU, the placement of its memory, its violations and failures.
 
 use std::collections::BTreeMap;
 
@@ -9,50 +9,51 @@ use super::{CONFIDENCE, Envelope, Limit, Misses, Observed, Releases, Requirement
 use crate::stats::exceedance_at;
 use crate::units::{Color, Ns};
 
-/// What came of a task.
+/// Outcome of a task in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskOutcome {
     /// The timing requirement of the task.
     #[serde(flatten)]
     pub requirement: Requirement,
-    /// Its jobs.
+    /// Number of jobs of the task.
     pub jobs: u64,
-    /// Their response times; `None` where there were no jobs.
+    /// Response times of the jobs; `None` without jobs.
     pub response: Option<Observed>,
-    /// Their execution times.
+    /// Execution times of the jobs; `None` without jobs.
     pub execution: Option<Observed>,
-    /// Response times, job by job.
+    /// Response times in the order of the jobs.
     pub responses: Envelope,
-    /// Misses, where they are counted.
+    /// Misses of the jobs; `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misses: Option<Misses>,
-    /// Jobs whose response took longer than the bound.
+    /// Number of jobs whose response time exceeded the bound.
     #[serde(alias = "beyond_bound")]
     pub bound_violations: ViolationCount,
-    /// Jobs later than the deadline.
+    /// Number of jobs that were complete after the deadline.
     #[serde(alias = "beyond_deadline")]
     pub deadline_violations: ViolationCount,
-    /// Jobs that executed longer than the budget.
+    /// Number of jobs that executed longer than the budget.
     #[serde(alias = "beyond_budget")]
     pub budget_violations: ViolationCount,
-    /// How often another thread took the CPU from one of its jobs.
+    /// Number of times that another thread took the CPU from a job of the task.
     pub preemptions: u64,
-    /// Jobs with steal time.
+    /// Number of jobs with steal time.
     #[serde(alias = "stolen_jobs")]
     pub jobs_with_steal: u64,
-    /// What became of its releases. `None` in evidence of earlier versions, which also judged no immovable pages.
+    /// Account of the releases. `None` in evidence of earlier versions, which did not judge immovable pages either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub releases: Option<Releases>,
-    /// Where its memory lay when most of it was off color, where it was given colors.
+    /// The placement with the largest share of memory off color; `None` if no placement was seen, or the task has no colors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// Where its memory lay at both ends of every block.
+    /// Placements of the memory at both ends of every block; empty if none was ever seen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placements: Vec<BlockPlacement>,
 }
 
 impl TaskOutcome {
-    /// The outcome with where its memory lay, block by block. Nothing is kept where it could never be seen, as where there are no colors.
+    /// Returns the outcome with the placements of the task's memory in each block. If no placement was ever seen, as for a task without
+    /// colors, none is kept.
     pub fn with_placements(self, mut placements: Vec<BlockPlacement>) -> TaskOutcome {
         if placements.iter().all(|block| *block == BlockPlacement::default()) {
             placements.clear();
@@ -62,12 +63,12 @@ impl TaskOutcome {
         TaskOutcome { placement: worst, placements, ..self }
     }
 
-    /// With [`CONFIDENCE`], the probability at most that one more job takes longer than the longest seen.
+    /// Returns an upper limit, with [`CONFIDENCE`], on the probability that one more job takes longer than the longest seen.
     pub fn exceedance(&self) -> f64 {
         exceedance_at(self.jobs, CONFIDENCE)
     }
 
-    /// Share of the CPU, by each of the four ways of [Kim2013, Figure 13].
+    /// Returns the shares of the CPU that the task takes, estimated and measured. [Kim2013, Figure 13]
     pub fn utilization(&self) -> Utilization {
         let period = self.requirement.period.0.max(1) as f64;
         Utilization {
@@ -79,72 +80,72 @@ impl TaskOutcome {
     }
 }
 
-/// Share of a CPU that a task takes. [Kim2013, Figure 13]
+/// Shares of a CPU that a task takes, estimated and measured. [Kim2013, Figure 13]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Utilization {
-    /// Estimated without interference: C^p / T.
+    /// Estimate without interference: C^p / T.
     pub alone: Option<f64>,
-    /// Estimated with all cache delays. [Kim2013, eq. 1]
+    /// Estimate with all cache delays. [Kim2013, eq. 1]
     pub with_delays: Option<f64>,
-    /// The longest execution seen, over the period.
+    /// Longest execution time seen, divided by the period.
     pub worst: Option<f64>,
-    /// The mean execution seen, over the period.
+    /// Mean execution time seen, divided by the period.
     pub average: Option<f64>,
 }
 
-/// Where a program's memory lay.
+/// Placement of a program's memory: how many pages lie on and off its colors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
-    /// Its colors.
+    /// Colors of the program.
     pub colors: Vec<Color>,
-    /// Its resident pages.
+    /// Number of resident pages of the program.
     pub resident: u64,
-    /// Those that are on color.
+    /// Number of resident pages that are on color.
     #[serde(alias = "right")]
     pub on_color: u64,
-    /// Those that are off color and immovable.
+    /// Number of resident pages that are off color and immovable.
     #[serde(alias = "fixed")]
     pub immovable: u64,
-    /// Those of the immovable ones that belong to the kernel, such as that of the clock, or to isochrome, such as the ring of marks. What is used
-    /// of them is part of the execution time, as [`ASSUMPTIONS`](crate::analysis::ASSUMPTIONS) says.
+    /// Number of immovable pages that belong to the kernel, such as the page of the clock, or to isochrome, such as the ring of marks. What
+    /// the program uses of these pages is part of its execution time ([`assumptions`](crate::analysis::assumptions)).
     #[serde(default, skip_serializing_if = "is_default")]
     pub system: u64,
-    /// The other immovable ones by the reason, which names their mapping.
+    /// Number of the other immovable pages, by the reason why they cannot be moved. The reason names the mapping of the pages.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub why: BTreeMap<String, u64>,
 }
 
-/// Reasons that are named in one sentence.
+/// Most reasons that are named in one sentence.
 const NAMED: usize = 3;
 
 impl Placement {
-    /// The pages of the program itself, those of the kernel and of isochrome apart.
+    /// Returns the number of the program's own pages: all resident pages but those of the kernel and of isochrome.
     pub fn own(&self) -> u64 {
         self.resident.saturating_sub(self.system)
     }
 
-    /// Those of its own pages that are off color, movable or not.
+    /// Returns the number of own pages that are off color, movable or not.
     pub fn off_color(&self) -> u64 {
         self.own().saturating_sub(self.on_color)
     }
 
-    /// The share of its own pages that are off color, movable or not.
+    /// Returns the share (0 to 1) of own pages that are off color, movable or not.
     pub fn off_color_share(&self) -> f64 {
         self.off_color() as f64 / self.own().max(1) as f64
     }
 
-    /// The share of the movable pages that are off color.
+    /// Returns the share (0 to 1) of the movable pages that are off color.
     pub fn movable_off_color_share(&self) -> f64 {
         let movable = self.resident.saturating_sub(self.immovable);
         movable.saturating_sub(self.on_color) as f64 / movable.max(1) as f64
     }
 
-    /// Immovable pages for which no reason is known.
+    /// Returns the number of immovable pages for which no reason is known.
     pub fn unnamed(&self) -> u64 {
         self.immovable.saturating_sub(self.system).saturating_sub(self.why.values().sum())
     }
 
-    /// What the pages are that are off color, in words: the most frequent reasons, and how many could be moved.
+    /// Describes the pages that are off color: the most frequent reasons, and how many pages could be moved.
     pub fn off_color_text(&self) -> String {
         let mut why: Vec<(&String, u64)> = self.why.iter().map(|(why, pages)| (why, *pages)).collect();
         why.sort_by_key(|(_, pages)| std::cmp::Reverse(*pages));
@@ -164,57 +165,57 @@ impl Placement {
     }
 }
 
-/// Where a program's memory lay in a block; `None` where that could not be seen.
+/// Placements of a program's memory in a block; `None` if a placement could not be seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockPlacement {
-    /// Once the first jobs were released.
+    /// Placement after the first jobs were released.
     pub begin: Option<Placement>,
-    /// After the last job.
+    /// Placement after the last job.
     pub end: Option<Placement>,
 }
 
 /// A job that exceeds a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Violation {
-    /// The task.
+    /// Name of the task.
     pub task: String,
-    /// Which job.
+    /// Number of the job among the jobs of the task, from 0.
     pub instance: u64,
-    /// The limits that it exceeds.
+    /// Limits that the job exceeds.
     pub limits: Vec<Limit>,
-    /// When it was released, in ns from the first release of the run.
+    /// Time at which the job was released, in ns from the first release of the run.
     pub release: Ns,
-    /// From release to completion; until now for one that is not complete.
+    /// Time from release to completion, or until the violation was noticed if the job was not complete.
     pub response: Ns,
-    /// Time on the CPU.
+    /// Time for which the job had the CPU; 0 if the job was not complete.
     pub execution: Ns,
-    /// The job's steal time.
+    /// Steal time of the job.
     #[serde(alias = "stolen")]
     pub steal_time: Ns,
-    /// What its CPU did from a little before the release on.
+    /// Intervals on the CPU of the task, beginning shortly before the release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub timeline: Vec<Stretch>,
+    pub timeline: Vec<CpuInterval>,
 }
 
-/// Something on a CPU around a violation.
+/// An interval on a CPU in which one thread ran, or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Stretch {
-    /// Since when, in ns from the first release of the run.
+pub struct CpuInterval {
+    /// Beginning of the interval, in ns from the first release of the run.
     pub from: Ns,
-    /// Until when.
+    /// End of the interval, in ns from the first release of the run.
     pub to: Ns,
-    /// What ran: a task's name, or that of another program; empty for nothing.
+    /// Name of the task or of the other program that ran; empty if nothing ran.
     pub what: String,
 }
 
 /// The failure of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// The task.
+    /// Name of the task.
     pub task: String,
-    /// When, in ns from the first release of the run; 0 before it.
+    /// Time of the failure, in ns from the first release of the run; 0 if it occurred before that release.
     pub at: Ns,
-    /// What happened.
+    /// Description of the failure.
     pub what: String,
 }
 

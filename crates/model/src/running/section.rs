@@ -1,16 +1,18 @@
-//! A run as a report shows it: response times against their bounds, utilization, violations, conditions.
+//! Section of a report for a run: response times against their bounds, utilization, violations, conditions.
+
+mod figures;
 
 use super::{
-    CONFIDENCE, Comparison, Conclusion, Difference, Envelope, JOBS_WANTED, Observed, Run, TaskComparison, TaskOutcome,
+    CONFIDENCE, Comparison, Conclusion, Difference, JOBS_WANTED, Observed, Run, TaskComparison, TaskOutcome,
     Utilization, Violation,
 };
-use crate::evidence::figure::{Axis, Bar, Bars, Chart, Dash, Hue, Line, Track, TrackBar, Tracks, extent};
+use crate::evidence::figure::{Bar, Bars, Hue};
 use crate::evidence::format::{self, DASH};
 use crate::evidence::{Section, Standing};
 use crate::taskset::programs::Partitioning;
 use crate::units::Ns;
 
-/// Reasons given in the sentence under the headline; all are among the findings.
+/// Most reasons that are given in the sentence under the headline. The findings contain all reasons.
 const REASONS: usize = 3;
 
 fn micro(time: Ns) -> String {
@@ -113,7 +115,7 @@ fn utilizations(utilization: Utilization) -> [Option<f64>; 4] {
     [utilization.alone, utilization.with_delays, utilization.worst, utilization.average]
 }
 
-/// Of all tasks together, where each has one.
+/// Returns each of the four utilizations, summed over all tasks; `None` if a task lacks the value.
 fn utilization_of_all(run: &Run) -> [Option<f64>; 4] {
     let mut sum = [Some(0.0); 4];
     for task in &run.tasks {
@@ -124,7 +126,7 @@ fn utilization_of_all(run: &Run) -> [Option<f64>; 4] {
     sum
 }
 
-/// The difference in words, and why there may be none.
+/// Describes the difference that partitions make for a task, and a reason why there may be none.
 fn difference(run: &Run, comparison: &Comparison, compared: &TaskComparison) -> String {
     let period =
         run.tasks.iter().find(|task| task.requirement.name == compared.name).map(|task| task.requirement.period);
@@ -174,65 +176,6 @@ fn side_by_side(comparison: &Comparison, compared: &TaskComparison) -> String {
     format!("without partitions: {}", differences.iter().map(words).collect::<Vec<_>>().join("; "))
 }
 
-/// The range of a value job by job, as a band with its upper end as a line.
-fn band(name: &str, envelope: &Envelope, number: fn(Ns) -> f64) -> Line {
-    let middle = |place: usize| (place as f64 + 0.5) * envelope.stride as f64;
-    let places = || envelope.extents.iter().enumerate();
-    let points = places().map(|(place, extent)| (middle(place), number(extent.high))).collect();
-    let band = places().map(|(place, extent)| (middle(place), number(extent.low), number(extent.high))).collect();
-    Line { band, ..Line::new(name, Hue::Partitioned, Dash::Thin, points) }
-}
-
-/// The range of all responses, with bound and deadline.
-fn responses(task: &TaskOutcome) -> Chart {
-    let us = |time: Ns| time.0 as f64 / 1e3;
-    let last = (task.jobs as f64).max(1.0);
-    let bound = task.requirement.bound.map(|bound| us(bound.0));
-    let (_, high) = extent(task.responses.extents.iter().map(|extent| us(extent.high)).chain(bound));
-    // A deadline far above would press everything else to the ground; the table has it.
-    let deadline = Some(us(task.requirement.deadline)).filter(|deadline| *deadline <= 1.5 * high);
-    let level = |name, hue, dash, value: Option<f64>| {
-        value.map(|value| Line::new(name, hue, dash, vec![(0.0, value), (last, value)]))
-    };
-    let lines = [
-        Some(band("longest", &task.responses, us)),
-        level("bound", Hue::Unpartitioned, Dash::Solid, bound),
-        level("deadline", Hue::Ink, Dash::Dashed, deadline),
-    ];
-    let mut chart = Chart::linear(
-        &format!("Response times of {}", task.requirement.name),
-        "The band spans the shortest and the longest response of as many jobs as lie below a point.",
-        ["job", &format!("µs, {}", task.requirement.name)],
-        lines.into_iter().flatten().collect(),
-    );
-    chart.x = Axis::linear("job", (0.0, last), format::tick);
-    chart
-}
-
-/// Draws who had the CPU from shortly before the release of a job until its completion, with one track per program.
-fn timeline(violation: &Violation) -> Tracks {
-    let first = violation.timeline.first().map_or(violation.release, |stretch| stretch.from).min(violation.release);
-    let us = |time: Ns| time.0.saturating_sub(first.0) as f64 / 1e3;
-    let mut tracks: Vec<Track> = Vec::new();
-    for stretch in &violation.timeline {
-        let name = if stretch.what.is_empty() { "idle" } else { &stretch.what };
-        let bar = TrackBar { range: [us(stretch.from), us(stretch.to)], pale: 0.0, solid: 1.0 };
-        match tracks.iter_mut().find(|track| track.name == name) {
-            Some(track) => track.bars.push(bar),
-            None => tracks.push(Track {
-                name: name.to_owned(),
-                note: String::new(),
-                hue: if *name == violation.task { Hue::Partitioned } else { Hue::Unpartitioned },
-                bars: vec![bar],
-            }),
-        }
-    }
-    let span = us(Ns(violation.release.0 + violation.response.0)).max(1e-3);
-    let label = format!("µs; released at {}", format::significant(us(violation.release)));
-    let title = format!("What the CPU did until job {} of {} was complete", violation.instance, violation.task);
-    Tracks { description: title.clone(), title, label, span, tracks }
-}
-
 fn violation_text(violation: &Violation) -> String {
     let limits: Vec<String> = violation.limits.iter().map(ToString::to_string).collect();
     let steal = match violation.steal_time {
@@ -250,7 +193,7 @@ fn violation_text(violation: &Violation) -> String {
     )
 }
 
-/// What partitions are made of.
+/// Returns the name of the parts of the cache that form a partition.
 fn means(method: Partitioning) -> &'static str {
     match method {
         Partitioning::Colors => "colors",
@@ -291,7 +234,7 @@ fn conditions(run: &Run) -> Vec<String> {
     remarks
 }
 
-/// Where the memory of a task lay when most of it was off color, in words.
+/// Describes the worst placement of a task's memory; `None` if no placement was seen.
 fn placement_text(task: &TaskOutcome) -> Option<String> {
     let placement = task.placement.as_ref()?;
     let off_color = match placement.off_color() {
@@ -316,7 +259,7 @@ fn placement_text(task: &TaskOutcome) -> Option<String> {
     ))
 }
 
-/// What became of the releases of a task, in words.
+/// Describes the account of a task's releases; `None` in evidence of earlier versions.
 fn releases_text(task: &TaskOutcome) -> Option<String> {
     let releases = task.releases?;
     let reasons = [
@@ -338,7 +281,7 @@ fn releases_text(task: &TaskOutcome) -> Option<String> {
     ))
 }
 
-/// Adds the tasks side by side, with and without partitions.
+/// Adds the comparison of the tasks with and without partitions.
 fn with_comparison(section: Section, run: &Run, comparison: &Comparison) -> Section {
     let number = |value: f64| format::significant(value / 1e3);
     let cells = comparison.tasks.iter().flat_map(|task| {
@@ -368,7 +311,7 @@ fn with_comparison(section: Section, run: &Run, comparison: &Comparison) -> Sect
         .findings(comparison.tasks.iter().map(|task| difference(run, comparison, task)).collect())
 }
 
-/// Adds the share of the CPU that each task takes, by each of the four ways.
+/// Adds the shares of the CPU that each task takes, estimated and measured.
 fn with_utilization(section: Section, run: &Run) -> Section {
     let names = UTILIZATIONS.map(|(name, _)| name);
     let shares =
@@ -391,7 +334,7 @@ fn with_utilization(section: Section, run: &Run) -> Section {
 }
 
 impl Run {
-    /// The run as a report shows it.
+    /// Returns the section of a report for this run.
     pub fn section(&self) -> Section {
         let (_, reasons) = self.conclusion();
         let mut section = Section::new("run", "Every task against its bound", headline(self), self)
@@ -409,14 +352,9 @@ impl Run {
         }
         section = with_utilization(section, self);
         for task in self.tasks.iter().filter(|task| task.jobs > 0) {
-            section = section.figure(responses(task));
+            section = section.figure(figures::responses(task));
             if let Some(misses) = &task.misses {
-                section = section.figure(Chart::linear(
-                    &format!("Misses of {}", task.requirement.name),
-                    "The band spans the fewest and the most misses of as many jobs as lie below a point.",
-                    ["job", &format!("misses, {}", task.requirement.name)],
-                    vec![band("most", &misses.by_instance, |misses| misses.0 as f64)],
-                ));
+                section = section.figure(figures::misses(task, misses));
             }
         }
         if !self.violations.is_empty() {
@@ -424,7 +362,7 @@ impl Run {
                 .heading("Jobs that exceed a limit")
                 .findings(self.violations.iter().map(violation_text).collect());
             for violation in self.violations.iter().filter(|violation| !violation.timeline.is_empty()) {
-                section = section.figure(timeline(violation));
+                section = section.figure(figures::timeline(violation));
             }
         }
         let settings = self
@@ -442,60 +380,67 @@ impl Run {
 mod tests {
     use super::*;
     use crate::running::{
-        BlockPlacement, Failure, JobRecord, Limit, Overhead, Placement, Releases, Requirement, ResponseBound, Setting,
-        Side, Stretch, Tally, Window,
+        BlockPlacement, CpuInterval, Failure, JobRecord, Limit, Overhead, Placement, Releases, Requirement,
+        ResponseBound, Setting, Side, Tally, Window,
     };
     use crate::stats::Effect;
     use crate::units::{Color, CpuId};
 
-    /// A run of two tasks, the second of which is late once.
-    fn run() -> Run {
-        let tally = |name: &str, late: bool| {
-            let requirement = Requirement {
-                name: name.to_owned(),
-                period: Ns(1_000_000),
-                deadline: Ns(900_000),
-                bound: Some(ResponseBound(Ns(500_000))),
-                without_interference: Some(Ns(400_000)),
-                budget: None,
-                wcet: Some(Ns(250_000)),
-                utilization: Some(0.3),
-                ..Requirement::default()
-            };
-            let mut tally = Tally::new(requirement);
-            for instance in 0..400 {
-                let response = if late && instance == 7 { 600_000 } else { 300_000 + instance };
-                tally.push(&JobRecord {
-                    instance,
-                    release: Ns(instance * 1_000_000),
-                    completion: Ns(instance * 1_000_000 + response),
-                    execution: Ns(200_000),
-                    misses: late.then_some(instance),
-                    ..JobRecord::default()
-                });
-            }
-            let releases = Releases { seen: 400, skipped: 3, ..Releases::default() };
-            TaskOutcome { releases: Some(releases), ..tally.outcome() }
+    /// Returns the outcome of 400 jobs, the eighth of which exceeds its bound if `late`.
+    fn outcome(name: &str, late: bool) -> TaskOutcome {
+        let requirement = Requirement {
+            name: name.to_owned(),
+            period: Ns(1_000_000),
+            deadline: Ns(900_000),
+            bound: Some(ResponseBound(Ns(500_000))),
+            without_interference: Some(Ns(400_000)),
+            budget: None,
+            wcet: Some(Ns(250_000)),
+            utilization: Some(0.3),
+            ..Requirement::default()
         };
+        let mut tally = Tally::new(requirement);
+        for instance in 0..400 {
+            let response = if late && instance == 7 { 600_000 } else { 300_000 + instance };
+            tally.push(&JobRecord {
+                instance,
+                release: Ns(instance * 1_000_000),
+                completion: Ns(instance * 1_000_000 + response),
+                execution: Ns(200_000),
+                misses: late.then_some(instance),
+                ..JobRecord::default()
+            });
+        }
+        let releases = Releases { seen: 400, skipped: 3, ..Releases::default() };
+        TaskOutcome { releases: Some(releases), ..tally.outcome() }
+    }
+
+    /// Returns a comparison of six blocks, in which jobs of `log` execute for longer without partitions.
+    fn comparison() -> Comparison {
+        let windows = |execution: u64| -> Vec<Window> {
+            let window = |block| Window {
+                jobs: 9,
+                execution: Ns(9 * execution),
+                response: Ns(9 * execution),
+                misses: None,
+                ..Window::new(block)
+            };
+            (0..6).map(window).collect()
+        };
+        Comparison::of(Ns(250_000_000), 6, [("log", [&windows(100_000)[..], &windows(150_000)[..]])])
+    }
+
+    /// Returns a run of two tasks, the second of which is late once.
+    fn run() -> Run {
         let placement = Placement {
             colors: vec![Color(0)],
             resident: 502,
             on_color: 497,
             immovable: 4,
             system: 2,
-            ..Placement::default()
+            why: [("/dev/shm/x is shared memory".to_owned(), 2)].into(),
         };
-        let placement = Placement { why: [("/dev/shm/x is shared memory".to_owned(), 2)].into(), ..placement };
         let block = BlockPlacement { begin: Some(placement.clone()), end: Some(placement) };
-        let windows = |execution: u64| -> Vec<Window> {
-            let window = |block| Window {
-                jobs: 9,
-                execution: Ns(9 * execution),
-                response: Ns(9 * execution),
-                ..Window::new(block)
-            };
-            (0..6).map(|block| Window { misses: None, ..window(block) }).collect()
-        };
         Run {
             cpus: vec![CpuId(1)],
             partitioned: true,
@@ -503,7 +448,7 @@ mod tests {
             reserved: Vec::new(),
             level: 2,
             duration: Ns(400_000_000),
-            tasks: vec![tally("con<trol", false).with_placements(vec![block]), tally("log", true)],
+            tasks: vec![outcome("con<trol", false).with_placements(vec![block]), outcome("log", true)],
             violations: vec![Violation {
                 task: "log".to_owned(),
                 instance: 7,
@@ -513,8 +458,8 @@ mod tests {
                 execution: Ns(200_000),
                 steal_time: Ns(0),
                 timeline: vec![
-                    Stretch { from: Ns(6_900_000), to: Ns(7_400_000), what: "con<trol".to_owned() },
-                    Stretch { from: Ns(7_400_000), to: Ns(7_600_000), what: "log".to_owned() },
+                    CpuInterval { from: Ns(6_900_000), to: Ns(7_400_000), what: "con<trol".to_owned() },
+                    CpuInterval { from: Ns(7_400_000), to: Ns(7_600_000), what: "log".to_owned() },
                 ],
             }],
             failures: vec![Failure { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
@@ -522,14 +467,12 @@ mod tests {
             steal_time: Ns(0),
             settings: vec![Setting { name: "s".into(), before: "a".into(), during: "b".into(), after: "a".into() }],
             costs: None,
+            contradicted: None,
+            supply: None,
             inputs: vec![],
             memory: vec![],
             retention: Some(Ns(50_000)),
-            comparison: Some(Comparison::of(
-                Ns(250_000_000),
-                6,
-                [("log", [&windows(100_000)[..], &windows(150_000)[..]])],
-            )),
+            comparison: Some(comparison()),
         }
     }
 
@@ -547,7 +490,7 @@ mod tests {
         let said = said(&run);
         for part in [
             "95 % confidence",
-            // Six pairs, two effects: each can be significant from 7 on.
+            // There are six pairs. Each of two effects can be significant from 7 pairs on.
             "log: inconclusive: 6 pairs of blocks, 7 are needed",
             "loses half of its contents within 50.0",
             "watching took 0.25 % of a CPU",
@@ -603,7 +546,7 @@ mod tests {
 
     #[test]
     fn every_part_of_a_run_is_drawn() {
-        // Utilization, two responses, misses of one, a violation.
+        // Figures: the utilization, the responses of two tasks, the misses of one task, and a violation.
         let section = run().section();
         assert_eq!(section.figures().count(), 5);
         assert!(

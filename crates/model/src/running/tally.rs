@@ -7,18 +7,19 @@ use super::observed::{Envelope, Seen};
 use super::{JobRecord, Limit, Requirement, TaskOutcome};
 use crate::units::Ns;
 
-/// How many jobs exceeded a limit.
+/// Number of jobs that exceeded a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ViolationCount {
-    /// Jobs that exceeded it.
+    /// Number of jobs that exceeded the limit.
     pub jobs: u64,
-    /// Those of them that steal time excuses: it can have caused all of the delay ([`Requirement::is_excused`]).
+    /// Number of these jobs that steal time excuses, because it can have caused the whole delay
+    /// ([`Requirement::is_excused`]).
     #[serde(alias = "stolen")]
     pub excused: u64,
 }
 
 impl ViolationCount {
-    /// Jobs that steal time does not excuse.
+    /// Returns the number of jobs that steal time does not excuse.
     pub fn own(&self) -> u64 {
         self.jobs - self.excused
     }
@@ -27,13 +28,13 @@ impl ViolationCount {
 /// Misses of the partitioned level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Misses {
-    /// Sum over all jobs.
+    /// Sum of the misses of all jobs.
     pub sum: u64,
-    /// Job by job.
+    /// Misses in the order of the jobs.
     pub by_instance: Envelope,
 }
 
-/// The jobs of a task so far.
+/// Statistics of the jobs of a task so far.
 #[derive(Clone, Debug)]
 pub struct Tally {
     requirement: Requirement,
@@ -47,7 +48,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Of no jobs.
+    /// Creates a tally without jobs.
     pub fn new(requirement: Requirement) -> Tally {
         let none = Seen::default;
         let violations = [ViolationCount::default(); 3];
@@ -63,12 +64,12 @@ impl Tally {
         }
     }
 
-    /// The timing requirement of the task.
+    /// Returns the timing requirement of the task.
     pub fn requirement(&self) -> &Requirement {
         &self.requirement
     }
 
-    /// Takes a job into account. Returns the limits that it exceeds.
+    /// Counts a job, and returns the limits that the job exceeds.
     pub fn push(&mut self, job: &JobRecord) -> Vec<Limit> {
         let response = job.response();
         self.response.push(response);
@@ -91,7 +92,7 @@ impl Tally {
         limits
     }
 
-    /// What came of the task.
+    /// Returns the outcome of the task, without its releases and placements.
     pub fn outcome(&self) -> TaskOutcome {
         let violations = |limit: Limit| self.violations[limit as usize];
         TaskOutcome {

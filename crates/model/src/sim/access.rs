@@ -33,7 +33,7 @@ impl Access {
         Access { address, bytes: 1, kind: Kind::Write }
     }
 
-    /// Returns the address of the last byte, which is not beyond the end of the address space.
+    /// Returns the address of the last byte; the end of the address space if the access reaches beyond it.
     pub(crate) fn last(self) -> u64 {
         self.address.saturating_add(u64::from(self.bytes.max(1)) - 1)
     }

@@ -1,11 +1,9 @@
-//! Useful and evicting cache blocks, which bound the cost of a preemption, computed from the trace of a task.
-
-use std::collections::BTreeSet;
+//! Useful cache blocks, which bound the cost of a preemption, computed from the trace of a task.
 
 use super::Access;
 use crate::geometry::Geometry;
 
-/// Number of lines that a preemption can cost a task, for each access before which it may come.
+/// Number of lines that a preemption can cost a task, for each access before which the preemption may come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsefulBlocks {
     /// For each access, the number of lines that are in the cache just before it and are hit later.
@@ -19,7 +17,7 @@ impl UsefulBlocks {
         let shift = geometry.line_bytes.0.trailing_zeros();
         let ways = geometry.ways as usize;
         let mut sets: Vec<Vec<(u64, usize)>> = vec![Vec::new(); geometry.set_count as usize];
-        // A line is useful between one access and its next hit: +1 behind the one, -1 behind the other.
+        // A line is useful between an access and the next hit: +1 after the access, -1 after the hit.
         let mut change = vec![0i64; accesses.len() + 1];
         for (time, access) in accesses.iter().enumerate() {
             for line in access.address >> shift..=access.last() >> shift {
@@ -48,19 +46,6 @@ impl UsefulBlocks {
     }
 }
 
-/// Returns the evicting cache blocks: for each set, the number of different lines of the task in it. Only counts up to the
-/// number of ways matter.
-pub fn evicting_blocks(accesses: &[Access], geometry: Geometry) -> Vec<u32> {
-    let shift = geometry.line_bytes.0.trailing_zeros();
-    let lines: BTreeSet<u64> =
-        accesses.iter().flat_map(|access| access.address >> shift..=access.last() >> shift).collect();
-    let mut sets = vec![0; geometry.set_count as usize];
-    for line in lines {
-        sets[(line % geometry.set_count) as usize] += 1;
-    }
-    sets
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,9 +59,9 @@ mod tests {
         let accesses: Vec<Access> = (0..24).map(|i| Access::read(i % 8 * 32)).collect();
         let useful = UsefulBlocks::of(&accesses, geometry);
         assert_eq!(useful.most(), 8);
-        // Before the first access nothing is there, and before the last only its own line will be used again.
+        // Before the first access the cache is empty. Before the last access only the line of that access will be used
+        // again.
         assert_eq!((useful.at[0], useful.at[23]), (0, 1));
-        assert_eq!(evicting_blocks(&accesses, geometry), [2; 4]);
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use super::replacement::Replacement;
 use super::{Index, Level, WayMask};
 
-/// Number of a task, as the caller counts them.
+/// Number of a task. The caller numbers the tasks.
 pub(super) type TaskId = u16;
 
 /// A way of a set and the line in it; the way is empty if no sector is valid.

@@ -79,7 +79,7 @@ impl Interference {
     }
 }
 
-/// Returns the element at `index` of a list, which grows to it with default elements if needed.
+/// Returns the element at `index` of a list. A list that is too short is extended with default elements first.
 pub(super) fn at_least<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &mut T {
     if list.len() <= index {
         list.resize(index + 1, T::default());
@@ -190,7 +190,7 @@ impl FullyAssociative {
                 self.last.remove(&oldest);
             }
         }
-        // Each touch is looked at a bounded number of times: as many go as stay.
+        // Each cleanup removes more touches than it keeps, so its cost per access is bounded.
         if self.touches.len() > 2 * self.capacity.max(1) + self.last.len() {
             self.touches.retain(|(touched, line)| self.last.get(line) == Some(touched));
         }

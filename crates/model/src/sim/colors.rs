@@ -10,9 +10,9 @@ use crate::units::Bytes;
 
 /// Most numbers of colors that are tried.
 const COUNTS_MAX: u64 = 32;
-/// Most lines of all caches together: they take half a gigabyte.
+/// Most lines of all caches together. As 64-bit line numbers they take half a GiB.
 const LINES_MAX: u64 = 1 << 26;
-/// Accesses that are handed on at a time.
+/// Number of accesses that are counted at a time.
 const BATCH: usize = 1 << 16;
 
 /// Counts the misses of a program that is given some of a level's colors, for several numbers of colors at once, under LRU.
@@ -39,8 +39,8 @@ struct Tried {
 }
 
 impl ColorCurve {
-    /// Tries all numbers of colors of `geometry`; if there are more than 32, at most 32 at equal distances, up to all
-    /// colors.
+    /// Creates a curve over all numbers of colors of `geometry`; if there are more than 32, over at most 32 numbers at equal
+    /// distances, up to all colors.
     pub fn new(geometry: Geometry, page_bytes: Bytes) -> Result<ColorCurve, ConfigError> {
         let wrong = |what: String| Err(ConfigError::Hierarchy { what });
         if !page_bytes.0.is_power_of_two() || page_bytes.0 < geometry.line_bytes.0 {

@@ -38,7 +38,8 @@ enum State {
     Lists(Vec<Lists>),
 }
 
-/// Accesses turned into requests at a time: few enough for the caches, and enough to be worth a dispatch to every worker.
+/// Number of accesses that are turned into requests at a time: few enough for the caches, and enough to be worth a dispatch to
+/// every worker.
 const CHUNK: usize = 1 << 15;
 
 /// Most threads that are used. Further ones would wait for the requests, which a single thread prepares.
@@ -58,8 +59,8 @@ struct Vectors {
 }
 
 impl Vectors {
-    /// Counts accesses, except for those of the last chunk, and returns how many were taken. These are fewer than all only if
-    /// they touch too many regions.
+    /// Counts accesses, except for those of the last chunk, and returns how many accesses were taken. Fewer than all are taken
+    /// only if they touch too many regions.
     fn run(&mut self, accesses: &[Access]) -> usize {
         let Vectors { requests, parts, taken, ready, next } = self;
         let mut done = 0;
@@ -122,7 +123,8 @@ struct Stack<const V: usize> {
 struct Part<const V: usize> {
     stacks: Vec<Stack<V>>,
     ways: usize,
-    /// Bits of a request that decide whose it is: the request belongs to this worker if they equal those of `own`.
+    /// Bits of a request that decide to which worker it belongs: the request belongs to this worker if they equal those of
+    /// `own`.
     own_mask: Request,
     own: Request,
 }
@@ -138,7 +140,8 @@ impl<const V: usize> Part<V> {
             let mut own = [0; BATCH];
             let mut length = 0;
             for request in requests {
-                // Stored in any case and kept if wanted: there is no branch to be guessed wrong.
+                // Every request is stored, but kept only if it belongs to this worker. This avoids a branch that could be
+                // mispredicted.
                 own[length % BATCH] = *request;
                 length += usize::from(request & self.own_mask == self.own);
             }
@@ -164,7 +167,7 @@ impl<const V: usize> Part<V> {
             for (sets, found) in &mut stacks {
                 let position = sets.access::<true>(request).position(missing);
                 found[position % 33] += 1;
-                // The first among the lines of some sets is the first among fewer lines too.
+                // A line that is first in its set is also first in its set if there are more sets.
                 if position == 0 {
                     break;
                 }
@@ -215,8 +218,8 @@ impl Lists {
 }
 
 impl StackDistances {
-    /// Starts with empty sets. Distances up to the ways of the geometry are told apart. The work is divided among rayon's threads;
-    /// their number does not change the result.
+    /// Creates a counter with empty sets. It distinguishes distances up to the ways of the geometry. The work is divided among
+    /// rayon's threads; their number does not change the result.
     pub fn new(geometry: Geometry) -> Result<StackDistances, ConfigError> {
         let Geometry { set_count, ways, line_bytes } = geometry;
         StackDistances::of_set_counts(&[set_count], ways, line_bytes, rayon::current_num_threads())
@@ -227,7 +230,7 @@ impl StackDistances {
         StackDistances::of_set_counts(&[geometry.set_count], geometry.ways, geometry.line_bytes, 1)
     }
 
-    /// Counts for several numbers of sets, which must ascend.
+    /// Creates a counter for several numbers of sets, which must ascend.
     fn of_set_counts(
         set_counts: &[u64],
         ways: u32,
@@ -299,8 +302,8 @@ fn curve(found: &[u64]) -> MissCurve {
     MissCurve { accesses, misses_by_ways }
 }
 
-/// Divides the work among the threads. Several numbers of sets are dealt out whole. The sets of a single number are divided by
-/// their upper bits among all threads but the one that prepares requests.
+/// Divides the work among the threads. If there are several numbers of sets, each goes to one thread as a whole. The sets of a
+/// single number are divided by their upper bits among all threads but the one that prepares requests.
 fn any_parts(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -> Box<dyn AnyParts> {
     fn parts<const V: usize>(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -> Box<dyn AnyParts> {
         let stack = |set_count: u64, cut: u64| {

@@ -61,14 +61,14 @@ pub struct Timing {
     pub memory_read_cycles: u64,
     /// Cycles to write a line, or a word that is written through, to memory.
     pub memory_write_cycles: u64,
-    /// Writes to memory that the write buffer holds without the CPU having to wait; 0 if the CPU waits for each.
+    /// Number of writes to memory that the write buffer holds without the CPU having to wait; 0 if the CPU waits for each write.
     #[serde(default)]
     pub write_buffer_entries: u32,
 }
 
 impl Timing {
-    /// Gives every access one cycle, wherever its line is found, on a machine with `levels` data levels: the clock counts
-    /// accesses.
+    /// Returns a timing for a machine with `levels` data levels in which every access takes one cycle, wherever its line is
+    /// found. The clock then counts accesses.
     pub fn by_accesses(levels: usize) -> Timing {
         let nothing = vec![0; levels.saturating_sub(1)];
         Timing {
@@ -147,7 +147,7 @@ impl DescribedMachine {
         let mut hierarchy = Hierarchy::new(self.semantics);
         let memory = Costs { read_cycles: timing.memory_read_cycles, write_cycles: timing.memory_write_cycles };
         hierarchy.set_memory_costs(memory, timing.write_buffer_entries);
-        // Depth: data levels from this one out.
+        // `depth`: number of data levels from this level outwards.
         let mut add = |level: &DescribedLevel, name: &str, below, depth: usize| {
             let id = hierarchy.add(level.cache.clone().named(name), below)?;
             let costs = match (level.holds, data_levels - depth) {
@@ -216,7 +216,7 @@ impl Level {
         }
     }
 
-    /// Returns whether pages of different colors share no set. They may if the sets are not a whole number of pages.
+    /// Returns whether pages of different colors share no set. They may share one if the sets are not a whole number of pages.
     pub fn colors_are_disjoint(&self, page_bytes: Bytes) -> bool {
         let bytes = self.geometry.set_count * self.geometry.line_bytes.0;
         matches!(self.index, super::Index::Xor(_)) || bytes.is_multiple_of(page_bytes.0)
@@ -279,8 +279,8 @@ mod tests {
             (0..writes).for_each(|i| hierarchy.access(Access::write(i * 32)));
             hierarchy.cycles()
         };
-        // One cycle per store, and ten for memory unless there is room: of the 4th store, made at 3 and one cycle long, the first
-        // write is done at 1 + 10 = 11; then one store per write.
+        // A store takes one cycle, and ten more for memory unless the buffer has room. The first write is done at 1 + 10 = 11.
+        // The 4th store, which ends at 4, has to wait until then. From then on, a store goes on whenever a write is done.
         assert_eq!(cycles(0, 10), 110);
         assert_eq!([1, 2, 3, 4, 5].map(|writes| cycles(3, writes)), [1, 2, 3, 11, 21]);
         // A read overtakes the writes, and meanwhile they are done.

@@ -227,7 +227,8 @@ impl Hierarchy {
         node.watch = Some(Box::new(Watch::new(&node.cache.level, page_bytes)));
     }
 
-    /// Returns who evicted whom in a watched cache; `None` if the cache is not watched.
+    /// Returns the interference at a watched cache, such as which task evicted whose lines; `None` if the cache is not
+    /// watched.
     pub fn interference(&self, CacheId(cache): CacheId) -> Option<&Interference> {
         self.caches[cache].watch.as_ref().map(|watch| &watch.seen)
     }
@@ -260,7 +261,7 @@ impl Hierarchy {
         self.caches[cache].cache.order(set)
     }
 
-    /// Returns how a cache holds the line of `address`; `None` if it does not hold it.
+    /// Returns the state of the line of `address` in a cache; `None` if the cache does not hold the line.
     pub fn holds(&self, CacheId(cache): CacheId, address: u64) -> Option<Held> {
         let cache = &self.caches[cache].cache;
         let line = address >> cache.line_shift();

@@ -27,10 +27,10 @@ pub enum WriteHit {
 pub enum WriteMiss {
     /// The line is installed.
     Allocate,
-    /// The write goes on to the level below.
+    /// The write goes to the level below, and the line is not installed.
     Around,
-    /// Stores install the line. A write-back from above does so only if no dirty line has to be evicted for it, and else goes to
-    /// the level below. [Loeser1999, §3.2]
+    /// Stores install the line. A write-back from above installs it only if no dirty line has to be evicted for it. Otherwise the
+    /// write-back goes to the level below. [Loeser1999, §3.2]
     AllocateUnlessDirty,
 }
 
@@ -58,7 +58,7 @@ pub enum Index {
     /// The set is address bits unchanged; the number of sets must be a power of two.
     Bits,
     /// Bit i of the set index is the parity of the address bits in mask i. The number of sets must be two to the number of masks.
-    /// Such masks also describe slices, for the upper bits.
+    /// Masks of the upper index bits can also describe slices.
     Xor(Vec<u64>),
 }
 
@@ -237,8 +237,8 @@ pub struct Semantics {
     pub writes_refresh: bool,
     /// Whether a write-back that misses fetches the line before it is installed, even if it covers the whole line.
     pub write_backs_fetch: bool,
-    /// Whether the victim is written back before the new line is fetched from below, instead of after. It matters where both
-    /// fall into the same set below. [Loeser1999, Table 2] counts on it.
+    /// Whether the victim is written back before the new line is fetched from below, instead of after. The order matters if both
+    /// lines fall into the same set below. [Loeser1999, Table 2] relies on it.
     pub write_back_first: bool,
 }
 

@@ -24,12 +24,12 @@ trait AnyLru: Send + std::fmt::Debug {
     fn entries(&self) -> Vec<Request>;
 }
 
-/// A level of up to 8 `V` ways.
+/// A level of up to 8 × `V` ways.
 #[derive(Debug)]
 struct Lru<const V: usize> {
     sets: Sets<V>,
     writes_refresh: bool,
-    /// Whether a line that is written and missing is read from below.
+    /// Whether a write that misses reads its line from below.
     writes_fetch: bool,
     counts: Counts,
 }
@@ -49,7 +49,7 @@ impl<const V: usize> Lru<V> {
             if let Found::Missing { victim } = sets.access::<REFRESH>(*request) {
                 let write = request & DIRTY;
                 write_misses += write;
-                // Stored in any case and counted if wanted: there is no branch to be guessed wrong.
+                // Every request is stored, but counted only if needed. This avoids a branch that could be mispredicted.
                 below[left % BELOW] = request & !DIRTY;
                 left += if writes_fetch { 1 } else { 1 - write as usize };
                 below[left % BELOW] = victim;
@@ -97,7 +97,7 @@ pub struct LruChain {
 }
 
 impl LruChain {
-    /// Creates the chain; `None` if the levels, or their numbers of ways, are not of this kind.
+    /// Creates the chain; `None` if a level is of another kind, or has too many ways or sets.
     pub fn new(levels: &[Level], semantics: Semantics) -> Option<LruChain> {
         let line_bytes = levels.first()?.geometry.line_bytes;
         let fits = |level: &Level| {
@@ -115,7 +115,7 @@ impl LruChain {
         if semantics.write_back_first || !levels.iter().all(fits) {
             return None;
         }
-        // Only the innermost level is written in part: a store.
+        // Only stores write a part of a line, and only to the innermost level. So that level always reads the line.
         let writes_fetch = |i: usize| i == 0 || semantics.write_backs_fetch;
         Some(LruChain {
             names: levels.iter().map(|level| level.name.clone()).collect(),

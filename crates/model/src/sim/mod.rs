@@ -26,7 +26,7 @@ pub mod scenario;
 mod simulator;
 
 pub use access::{Access, Kind};
-pub use blocks::{UsefulBlocks, evicting_blocks};
+pub use blocks::UsefulBlocks;
 pub use causes::{Causes, Interference, Tally};
 pub use colors::ColorCurve;
 pub use curve::{MissCurve, StackDistances, misses_by_sets_and_ways};

@@ -42,8 +42,8 @@ pub enum Allocation {
 }
 
 impl Allocation {
-    /// Returns the frames of memory that nobody else can use: with colors, all frames of the colors granted, whether used
-    /// or not.
+    /// Returns the number of memory frames that no other task can use: with colors, all frames of the colors granted, whether
+    /// used or not.
     pub fn reserved_frames(&self, memory_frames: u64, used_frames: u64) -> u64 {
         match self {
             Allocation::Colored { colors, color_count } => {
@@ -64,7 +64,7 @@ impl Allocation {
 }
 
 impl Allocation {
-    /// Grants the first `granted` of `color_count` colors; `None` if their numbers do not fit into 16 bits.
+    /// Returns an allocation of the first `granted` of `color_count` colors; `None` if their numbers do not fit into 16 bits.
     pub fn first_colors(granted: u32, color_count: u32) -> Option<Allocation> {
         let color_count = u16::try_from(color_count).ok()?;
         Some(Allocation::Colored { colors: (0..granted as u16).map(Color).collect(), color_count })
@@ -76,7 +76,7 @@ impl Allocation {
 pub struct PageTable {
     page_shift: u32,
     allocation: Allocation,
-    /// Number of the lowest frame.
+    /// Number by which all frames are shifted up.
     base: u64,
     /// Number of frames handed out so far.
     next: u64,

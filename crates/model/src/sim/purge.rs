@@ -1,4 +1,4 @@
-//! Evaluates a flood: the memory transfers that a single access causes after it.
+//! Evaluates a flood by counting the memory transfers that one access causes after the flood.
 
 use super::{Access, CacheId, ConfigError, Hierarchy, Inclusion, Level, MemoryCounts, Policy, Semantics, WriteHit};
 use crate::flood::{self, DoublePurge, NoDoublePurge};
@@ -10,7 +10,7 @@ pub struct FloodCheck {
     levels: [Level; 2],
 }
 
-/// Result of trying the lines after a flood.
+/// Result of reading lines after a flood, each separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FloodResult {
     /// Number of lines tried, each after the same flood.
@@ -64,7 +64,7 @@ impl FloodCheck {
         }
     }
 
-    /// Returns the caches in their present state, with the first and the second level.
+    /// Returns the hierarchy in its present state, with the first and the second level.
     pub fn caches(&self) -> (&Hierarchy, [CacheId; 2]) {
         (&self.hierarchy, [CacheId(1), CacheId(0)])
     }
@@ -90,14 +90,14 @@ impl FloodCheck {
         })
     }
 
-    /// Returns the addresses of a victim that shares no line with the flooder: representative `x` (beyond those of the
-    /// flooder) in rows 2 and up.
+    /// Returns the addresses of all lines of representative `x` in rows 2 and up. As a victim, they share no line with the
+    /// flooder if `x` exceeds the flooder's representatives.
     pub fn victims(&self, pattern: DoublePurge, x: u64) -> impl Iterator<Item = u64> + use<> {
         let sets = self.levels[0].geometry.set_count;
         (2..pattern.rows()).flat_map(move |y| (0..sets).map(move |z| pattern.offset(x, y, z).0))
     }
 
-    /// Searches a pattern for levels that are not LRU, and returns the best of several exaggerations with its result.
+    /// Tries several exaggerations of the pattern, for levels that are not LRU, and returns the best one with its result.
     pub fn search(
         first: &Level,
         second: &Level,
@@ -124,7 +124,7 @@ impl FloodCheck {
     }
 }
 
-/// How far a pattern exceeds the parameters that LRU would need.
+/// Parameters of a pattern, which may exceed those that LRU needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exaggeration {
     /// Ways that the pattern assumes for the first level.
@@ -258,8 +258,8 @@ mod tests {
         };
         let (naive, general) = (flooded(false), flooded(true));
         assert_eq!((general.reads, general.writes), (general.lines, 2 * general.lines));
-        // Every line of the naive flood's first level is still in the second: its write-back stays there. One read and one
-        // write instead of one read and two.
+        // After the naive flood, every line of the first level is also in the second, so its write-back stays there. An access
+        // costs one read and one write instead of one read and two writes.
         assert_eq!((naive.reads, naive.writes), (naive.lines, naive.lines));
         let transfers = |result: FloodResult| (result.reads + result.writes) as f64;
         println!(

@@ -1,10 +1,11 @@
 //! Sets of lines in the order of use, kept in vector registers.
 //!
-//! A set is an array of 32-bit entries, most recently used first, each a line number and a dirty bit. Moving an entry to the
-//! front is a blend of the set with itself shifted by one lane: writing single lanes of a set that is loaded as a vector soon
-//! after would make the load wait for the store to reach the cache.
+//! A set is an array of 32-bit entries, most recently used first. An entry consists of a line number and a dirty bit. Moving an
+//! entry to the front blends the set with a copy of itself that is shifted by one lane. Single lanes are not written because a
+//! vector load of the set soon after would have to wait until the store reaches the cache.
 //!
-//! Line numbers fit into 31 bits because their upper bits are numbered as they come up ([`Requests`]).
+//! Line numbers fit into 31 bits because [`Requests`] replaces their upper bits by region numbers, assigned in the order of
+//! first use.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -14,7 +15,7 @@ use fearless_simd::{Simd, prelude::*, u32x8};
 use super::{Access, Kind};
 use crate::geometry::Geometry;
 
-/// A request for a line: its number in 31 bits, and bit 0, which says whether the line becomes dirty. An entry of a set has
+/// A request for a line: the line number in bits 1 to 31, and in bit 0 whether the line becomes dirty. An entry of a set has
 /// the same form.
 pub(super) type Request = u32;
 
@@ -22,12 +23,12 @@ pub(super) const DIRTY: Request = 1;
 
 /// Number of low bits of a line number that keep their value. The bits above are replaced by the number of their region.
 pub(super) const KEPT_BITS: u32 = 20;
-/// Most regions that can be told apart.
+/// Maximum number of regions that can be told apart.
 const REGIONS_MAX: u32 = (1 << (31 - KEPT_BITS)) - 1;
-/// A clean entry for an empty way; no access has its line number.
+/// A clean entry for an empty way. No access has its line number.
 const EMPTY: Request = u32::MAX - 1;
 
-/// Most requests that are handed over at a time.
+/// Maximum number of requests in a batch.
 pub(super) const BATCH: usize = 1024;
 
 /// Turns accesses into requests.
@@ -85,7 +86,7 @@ impl Requests {
         accesses.len()
     }
 
-    /// Returns the line in 31 bits; `None` unless its region is in the cache of recent regions.
+    /// Returns the 31-bit number of a line; `None` unless the region of the line is in the cache of recent regions.
     #[inline(always)]
     fn known(&self, line: u64) -> Option<u32> {
         let region = line >> KEPT_BITS;
@@ -103,7 +104,7 @@ impl Requests {
         })
     }
 
-    /// Returns the line in 31 bits. Its region must have a number.
+    /// Returns the 31-bit number of a line. The region of the line must have a number.
     fn look_up(&mut self, line: u64) -> u32 {
         let region = line >> KEPT_BITS;
         let number = self.numbers[&region];
@@ -125,7 +126,7 @@ impl Requests {
 #[repr(align(32))]
 struct Lanes([u32; 8]);
 
-/// Loads a set or its masks into vector registers. The loops here are loops, not closures, because a closure that is not
+/// Loads a set or its masks into vector registers. This module uses loops instead of closures, because a closure that is not
 /// inlined loses the CPU's vector instructions.
 #[inline(always)]
 fn in_registers<S: Simd, const V: usize>(simd: S, lanes: &[Lanes; V]) -> [u32x8<S>; V] {
@@ -136,7 +137,7 @@ fn in_registers<S: Simd, const V: usize>(simd: S, lanes: &[Lanes; V]) -> [u32x8<
     vectors
 }
 
-/// Masks by position: row i selects the lanes up to and including lane i.
+/// Returns masks by position: row i selects the lanes up to and including lane i.
 const fn lanes_up_to<const V: usize>() -> [[Lanes; V]; 32] {
     let mut masks = [[Lanes([0; 8]); V]; 32];
     let mut position = 0;
@@ -218,12 +219,13 @@ pub(super) struct SetsInUse<'a, S: Simd, const V: usize> {
 impl<S: Simd, const V: usize> SetsInUse<'_, S, V> {
     const LANES_UP_TO: &'static [[Lanes; V]; 32] = &lanes_up_to::<V>();
 
-    /// Makes the line the most recently used of its set, and returns where it was. Without `REFRESH`, a write to a line
-    /// that is present leaves the order unchanged.
+    /// Makes the requested line the most recently used of its set, and returns its previous position or the line that it
+    /// displaced. Without `REFRESH`, a write to a line that is present leaves the order unchanged.
     #[inline(always)]
     pub fn access<const REFRESH: bool>(&mut self, request: Request) -> Found {
         let set = &mut self.sets[(request >> 1) as usize & (self.sets.len() - 1)];
-        // Most accesses are to the line used last in its set. Guessing so keeps the next one from waiting for the vectors.
+        // Most accesses are to the most recently used line of the set. This check keeps the next access from waiting for the
+        // vectors.
         let front = set[0].0[0];
         if (front ^ request) & !DIRTY == 0 {
             if front & DIRTY < request & DIRTY {

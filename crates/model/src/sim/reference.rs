@@ -1,7 +1,7 @@
-//! The reference implementation of the hierarchy, which is slow and simple. Tests check that the real one counts the same.
+//! The reference implementation of the hierarchy, which is slow and simple. Tests check that [`Hierarchy`] counts the same.
 //!
-//! A chain of levels with lines of one size, no sectors, no masks. Policies follow from what happened, not from their bits: LRU and
-//! FIFO by times, tree-PLRU by which half of the set was used longer ago.
+//! It models a chain of levels with lines of one size, without sectors and masks. LRU, FIFO and tree-PLRU choose the victim
+//! from the times of past uses and fills instead of from policy bits.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,8 @@ struct ReferenceHierarchy {
     time: u64,
 }
 
-/// Returns the way in the less recently used half of `ways`, halved down to one way; the left half where neither was used.
+/// Halves `ways` down to one way, which is returned. Each step takes the less recently used half, or the left one if neither
+/// was used.
 fn older(used: &[u64], ways: std::ops::Range<usize>) -> usize {
     if ways.len() == 1 {
         return ways.start;
@@ -159,7 +160,8 @@ impl ReferenceHierarchy {
 
     fn drop_above(&mut self, at: usize, line: u64) {
         for above in (0..at).rev() {
-            // From the outermost inwards would let a newer copy be overtaken; the innermost goes first.
+            // The innermost copy leaves first, so that its newer contents are written over an older copy and not the other way
+            // round.
             let inner = at - 1 - above;
             if let Some(way) = self.way(inner, line) {
                 let entry = self.set(inner, line).ways[way].take().unwrap();

@@ -17,8 +17,8 @@ pub enum Policy {
     /// A binary tree of bits chooses the line. Each bit points away from the half that was used last. The number of ways must be
     /// a power of two.
     TreePlru,
-    /// One bit per way, set on use; when the last bit would be set, the others are cleared. The first way whose bit is
-    /// clear is replaced. Also known as MRU or NRU.
+    /// One bit per way, set on use. When the last bit would be set, the others are cleared. The first way whose bit is clear is
+    /// replaced. Also known as MRU or NRU.
     BitPlru,
     /// The line that was filled first is replaced.
     Fifo,
@@ -34,9 +34,9 @@ pub enum Policy {
 /// A quad-age policy, named as nanoBench names it: `qlru-h11-m1-r0-u0`, or with `-umo` at the end.
 ///
 /// Every way has an age from 0 to 3; empty ways have age 3 at first. `H` is the age after a hit, `M` the age of a new line, `R`
-/// the choice of the line to replace, and `U` the way ages grow when no way has age 3. It behaves as in nanoBench's `cacheSim.py`
-/// \[Abel2020\], with two additions. If a mask allows only some ways and none of them has age 3, the oldest line is replaced.
-/// Under `umo`, ages do not grow on a miss that fills a way which an inclusive level below had emptied.
+/// the choice of the line to replace, and `U` the way ages grow when no way has age 3. The policy behaves as in nanoBench's
+/// `cacheSim.py` \[Abel2020\], with two additions. If a mask allows only some ways and none of them has age 3, the oldest line
+/// is replaced. Under `umo`, ages do not grow on a miss that fills a way which an inclusive level below had emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Qlru {
     /// Age after a hit on a line of age 3 (0 to 2) and of age 2 (0 or 1, at most the former); lines of age 1 and 0 become 0.
@@ -78,7 +78,7 @@ pub enum Update {
     ToThreeButAccessed,
     /// `u2`: all ages grow by one if none is 3.
     ByOne,
-    /// `u3`: all ages except that of the line just accessed grow by one if none at all is 3.
+    /// `u3`: all ages except that of the line just accessed grow by one if no age of the set is 3.
     ByOneButAccessed,
 }
 
@@ -194,7 +194,7 @@ impl WayMask {
     /// The mask of every way.
     pub const ALL: WayMask = WayMask(u64::MAX);
 
-    /// Returns whether the mask allows to fill `way`. Ways beyond the 64th belong to every mask.
+    /// Returns whether a task with this mask may fill `way`. Ways beyond the 64th belong to every mask.
     pub fn allows(self, way: usize) -> bool {
         way >= 64 || self.0 >> way & 1 == 1
     }
@@ -322,7 +322,7 @@ impl Replacement {
         }
     }
 
-    /// Returns the way whose line is replaced, among the allowed ones, all of which must be occupied.
+    /// Returns the way whose line is to be replaced, one of the allowed ways. All allowed ways must be occupied.
     pub fn victim(&mut self, set: usize, allowed: WayMask) -> usize {
         let ways = self.ways;
         let mut candidates = (0..ways).filter(|way| allowed.allows(*way));
@@ -331,7 +331,7 @@ impl Replacement {
             State::Tree(trees) => {
                 let mut node = 1;
                 while node < ways {
-                    // Where the mask leaves nothing in the half pointed to, the other half it is.
+                    // If the mask allows no way of the half pointed to, the other half is taken.
                     let preferred = 2 * node + (trees[set] >> node & 1) as usize;
                     node = if subtree_allows(preferred, ways, allowed) { preferred } else { preferred ^ 1 };
                 }
@@ -350,7 +350,8 @@ impl Replacement {
                 if variant.on_miss_only {
                     grow(ages, variant.update, None);
                 }
-                // Without a line of age 3, R0 and R2 are undefined; the leftmost goes, as under R1.
+                // nanoBench leaves R0 and R2 undefined if no line has age 3. Here the leftmost line is replaced, as under R1,
+                // or the oldest allowed line if there is a mask.
                 let all = candidates.clone().count() == ways;
                 let oldest = candidates.clone().max_by_key(|way| (ages[*way], Reverse(*way)));
                 candidates.find(|way| ages[*way] == 3).or(if all { Some(0) } else { oldest })

@@ -1,9 +1,9 @@
-//! Several programs on one machine: which runs when, with which share of the caches, and which evicts which.
+//! Scenarios: several programs on one machine, with their schedule, their shares of the caches and their mutual evictions.
 //!
 //! Every CPU has a clock that advances by the costs of its accesses. The CPU whose clock is lowest goes next, so the same
-//! scenario always gives the same counts. On a CPU, tasks run one after the other in the order of the file, or in time slices of
-//! `slice_cycles`. A preemption lets a task run once, from the first access of its program to the last, on top of the task that
-//! runs; then that one continues. Tasks share no memory.
+//! scenario always gives the same counts. On a CPU, tasks run one after the other in the order of the file, or in time slices
+//! of `slice_cycles`. A preemption suspends the running task while another task runs its program once from the first access to
+//! the last. Tasks share no memory.
 
 mod run;
 
@@ -19,10 +19,10 @@ use crate::workload::{Workload, WorkloadError};
 
 pub use run::run;
 
-/// Version of the file.
+/// Version of the scenario format.
 pub const SCHEMA: &str = "isochrome-scenario/1";
 
-/// Most CPUs, most tasks and most preemptions of a scenario.
+/// Maximum number of CPUs, of tasks and of preemptions in a scenario.
 const MOST: usize = 256;
 
 /// Programs to run on a modeled machine.
@@ -41,11 +41,11 @@ pub struct Scenario {
     pub shared_levels: usize,
     /// Times of `levels`; if `None`, every access takes one cycle.
     pub timing: Option<Timing>,
-    /// Number of CPUs; if `None`, as many as the tasks name.
+    /// Number of CPUs; if `None`, one more than the highest CPU number of the tasks.
     pub cpus: Option<u32>,
-    /// Bytes per page; if `None`, those of the machine.
+    /// Bytes per page; if `None`, the page size of the machine.
     pub page: Option<String>,
-    /// Memory of the machine. Random pages are taken from it, and colors reserve their share of it.
+    /// Size of the machine's memory. Random pages are taken from this memory, and colors reserve their share of it.
     pub memory: Option<String>,
     /// Time slice of the tasks of a CPU in cycles; if `None`, one task runs after the other.
     pub slice_cycles: Option<u64>,
@@ -114,13 +114,14 @@ pub enum Pages {
     Free,
 }
 
-/// When a task preempts what runs on its CPU. A release during a job of the same task is lost, and counted.
+/// A rule for when a task preempts the job that runs on its CPU. A release during a job of the same task is lost, and counted
+/// as lost.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preemption {
     /// The task that preempts.
     pub by: String,
-    /// The task whose accesses are counted for `at_accesses` and `every_accesses`.
+    /// The task whose accesses are counted for `at_accesses` and `every_accesses`; `None` if the CPU's clock releases the task.
     pub of: Option<String>,
     /// Numbers of accesses of `of` after which the task is released.
     #[serde(default)]
@@ -197,7 +198,7 @@ pub struct Outcome {
     pub levels: Vec<LevelCounts>,
     /// Transfers from and to memory.
     pub memory: MemoryCounts,
-    /// Time at which each CPU had nothing more to do, in cycles.
+    /// Clock of each CPU at the end of the run, in cycles.
     pub cpu_cycles: Vec<u64>,
     /// Outcomes of the tasks, in the order of the file.
     pub tasks: Vec<TaskOutcome>,
@@ -214,9 +215,9 @@ pub struct TaskOutcome {
     pub cpu: u32,
     /// Number of jobs that ran to their end.
     pub jobs: u64,
-    /// Number of accesses. One that straddles pages counts once per page.
+    /// Number of accesses. An access that straddles pages counts once per page.
     pub accesses: u64,
-    /// Number of cycles of these accesses.
+    /// Number of cycles that these accesses took.
     pub cycles: u64,
     /// Number of times that another task preempted this one.
     pub preempted: u64,
@@ -224,8 +225,8 @@ pub struct TaskOutcome {
     pub releases_lost: u64,
     /// Number of pages touched.
     pub pages: usize,
-    /// Number of frames of the scenario's `memory` that nobody else can use. With colors these are all frames of the granted
-    /// colors, used or not.
+    /// Number of frames of the scenario's `memory` that no other task can use; `None` without `memory`. With colors these are
+    /// all frames of the granted colors, used or not.
     pub frames_reserved: Option<u64>,
     /// Events of the task at each cache that it reached, in the order of the outcome's levels.
     pub levels: Vec<TaskAtLevel>,
@@ -253,7 +254,7 @@ pub struct CacheOutcome {
     /// Which task evicted which, and tallies by task and color.
     #[serde(flatten)]
     pub interference: Interference,
-    /// Number of lines at the end; the row is the task, the column the color.
+    /// Number of lines in the cache at the end of the run, by task (row) and color (column).
     pub occupancy: Vec<Vec<u64>>,
 }
 
@@ -299,7 +300,7 @@ impl Scenario {
     fn task(&self, name: &str) -> Result<usize, ScenarioError> {
         let found = self.tasks.iter().position(|task| task.name == name);
         found.ok_or_else(|| ScenarioError::Setting {
-            what: format!("a pre-emption names the task `{name}`, which there is not"),
+            what: format!("a preemption names the task `{name}`, which there is not"),
             hint: "`by` and `of` are names of tasks",
         })
     }
@@ -316,7 +317,7 @@ impl Scenario {
             );
         }
         if self.tasks.len() > MOST || self.preemptions.len() > MOST || self.cpu_count() as usize > MOST {
-            return wrong(format!("more than {MOST} CPUs, tasks or pre-emptions"), "use fewer");
+            return wrong(format!("more than {MOST} CPUs, tasks or preemptions"), "use fewer");
         }
         for (i, task) in self.tasks.iter().enumerate() {
             if self.tasks[..i].iter().any(|other| other.name == task.name) {
@@ -346,7 +347,7 @@ impl Task {
         result.map_err(|source| ScenarioError::Parse { task: self.name.clone(), source: Box::new(source) })
     }
 
-    /// Returns the colors granted to the task, of `color_count`; all of them if the task names none.
+    /// Returns the colors out of `color_count` that are granted to the task; all of them if the task names none.
     fn granted(&self, color_count: u16) -> Result<Vec<Color>, ScenarioError> {
         let Some(text) = &self.colors else { return Ok((0..color_count).map(Color).collect()) };
         let colors = self.parsed(parse_list(text, u32::from(color_count)))?;

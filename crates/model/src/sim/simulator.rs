@@ -45,7 +45,7 @@ impl Simulator {
         if let State::Fast(chain) = &mut self.state {
             left = &accesses[chain.run(accesses)..];
             if !left.is_empty() {
-                // The program touches more regions than the fast path can tell apart: it goes on in the general one.
+                // The program touches more regions than the fast path can tell apart, so the general path continues.
                 self.state = State::General(chain.to_hierarchy(&self.levels, self.semantics));
             }
         }
@@ -63,8 +63,8 @@ impl Simulator {
     }
 }
 
-/// State carried from the fast path into a hierarchy. For each level, innermost first, it has the counts, and the lines with
-/// whether they are dirty, each set's least recently used first.
+/// State carried from the fast path into a hierarchy. Each level, innermost first, has its counts and its lines. A line is a
+/// line number and whether the line is dirty; the lines of each set are in order, least recently used first.
 pub(super) struct Carried {
     pub levels: Vec<(super::Counts, Vec<(u64, bool)>)>,
     pub memory: MemoryCounts,

@@ -6,12 +6,12 @@ use super::quantile;
 /// of the controls that the treatment is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gate {
-    /// Share (0 to 1) of the canary lines that were gone although nothing had displaced them; `None` if an experiment has no
-    /// canaries.
+    /// Share (0 to 1) of the canary lines that were gone although nothing in the experiment had displaced them; `None` if the
+    /// experiment has no canaries.
     pub canaries_lost: Option<f64>,
     /// Share (0 to 1) of the block's time that is steal time.
     pub steal: f64,
-    /// Median of those controls that only decide whether the block is accepted.
+    /// Median of the controls that only decide whether the block is accepted.
     pub control: f64,
 }
 
@@ -40,8 +40,8 @@ pub fn accepted(gates: &[Gate]) -> Vec<bool> {
     gates.iter().map(passes).collect()
 }
 
-/// Splits the controls of a block alternately, in the order measured: into those that decide whether it is accepted
-/// ([`Gate::control`]), and those that the treatment is compared with.
+/// Splits the controls of a block alternately, in the order measured, into two lists. The first list decides whether the block
+/// is accepted ([`Gate::control`]); the treatment is compared with the second list.
 pub fn halves<T: Copy>(controls: &[T]) -> [Vec<T>; 2] {
     [0, 1].map(|half| controls.iter().copied().skip(half).step_by(2).collect())
 }

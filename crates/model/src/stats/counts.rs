@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn the_sign_test_counts_the_outcomes_of_fair_coins() {
         assert_eq!((sign_test(0, 0), sign_test(0, 5)), (1.0, 1.0));
-        // 1/32, and (5 + 1)/32.
+        // 5 of 5 successes have a probability of 1/32, and at least 4 of 5 have (5 + 1)/32.
         assert!((sign_test(5, 5) - 1.0 / 32.0).abs() < 1e-12 && (sign_test(4, 5) - 6.0 / 32.0).abs() < 1e-12);
     }
 

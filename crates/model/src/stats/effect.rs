@@ -16,9 +16,10 @@ const EXACT_MAX: usize = 60;
 /// The typical difference between treatment and control over the blocks of a condition, with its 95 % confidence interval.
 ///
 /// The estimate is that of Hodges and Lehmann, the median of the means of all pairs of differences. Interval and p-value are
-/// those of Wilcoxon's signed-rank test. Rank sums are whole numbers, so an interval between them covers the effect in somewhat
-/// more than 95 % of all cases; it is interpolated to 95 %. Both assume only that the differences are distributed symmetrically
-/// around the effect, as they are if the same noise affects treatment and control. [Hollander1999, 3.1 to 3.3]
+/// those of Wilcoxon's signed-rank test. Rank sums are whole numbers, so an interval that ends at rank sums covers the effect
+/// in somewhat more than 95 % of all cases; its ends are interpolated to 95 %. Interval and p-value assume only that the
+/// differences are distributed symmetrically around the effect, as they are if the same noise affects treatment and control.
+/// [Hollander1999, 3.1 to 3.3]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Effect {
     /// Estimate of the effect, in the unit of the differences.
@@ -32,7 +33,7 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// Returns the effect that `differences` show, one per block; `None` without differences. They must not be NaN.
+    /// Returns the effect that `differences` show, one per block; `None` without differences. No difference may be NaN.
     pub fn of(differences: &[f64]) -> Option<Effect> {
         let means = pair_means(differences);
         let n = differences.len();
@@ -41,7 +42,7 @@ impl Effect {
             odd if odd % 2 == 1 => means[odd / 2],
             even => (means[even / 2 - 1] + means[even / 2]) / 2.0,
         };
-        // The interval ends at the means from which on the test would reject.
+        // The interval ends at the means beyond which the test would reject an effect.
         let interval = rejected_up_to(n).map(|(rejected, further)| {
             let between = |at: usize, next: usize| means[at] + further * (means[next] - means[at]);
             let last = means.len() - 1 - rejected;
@@ -56,8 +57,8 @@ impl Effect {
     }
 }
 
-/// Returns the p-values adjusted for being judged together, in the same order. If all effects with at most 0.05 of these are
-/// called significant, the probability that any of them does not exist is at most 0.05. \[Holm1979\]
+/// Returns the p-values adjusted for being judged together, in the same order. If every effect with an adjusted p-value of at
+/// most 0.05 is called significant, the probability that any such effect does not exist is at most 0.05. \[Holm1979\]
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -96,8 +97,9 @@ fn pair_means(values: &[f64]) -> Vec<f64> {
     means
 }
 
-/// Returns the largest rank sum of `n` differences without ties at which the two-sided test still rejects, and how far the level
-/// of the test lies towards the next rank sum, as a share; `None` if the test never rejects.
+/// Returns the largest rank sum of `n` differences without ties at which the two-sided test still rejects. The second number is
+/// the share (0 to 1) of the step to the next rank sum after which the level reaches [`SIGNIFICANT`]. `None` if the test never
+/// rejects.
 fn rejected_up_to(n: usize) -> Option<(usize, f64)> {
     if n > EXACT_MAX {
         let (mean, deviation) = moments(n);
@@ -143,13 +145,13 @@ fn sums(terms: &[usize]) -> Vec<f64> {
     counts
 }
 
-/// Returns the two-sided p-value of Wilcoxon's signed-rank test. Differences of equal size share their ranks; differences of zero
-/// keep theirs and count for neither side \[Pratt1959\]. The value is exact up to 60 differences, given the ranks.
+/// Returns the two-sided p-value of Wilcoxon's signed-rank test. Differences of equal size share their ranks. Differences of
+/// zero take ranks, but count for neither side \[Pratt1959\]. The value is exact up to 60 differences, given the ranks.
 fn signed_rank(differences: &[f64]) -> f64 {
     let mut sizes: Vec<(f64, bool)> =
         differences.iter().map(|difference| (difference.abs(), *difference > 0.0)).collect();
     sizes.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-    // Twice the rank: shared ranks are halves.
+    // Ranks are doubled, because shared ranks can be halves.
     let mut ranks = Vec::new();
     let (mut positive, mut at) = (0, 0);
     for equal in sizes.chunk_by(|a, b| a.0 == b.0) {
@@ -164,7 +166,7 @@ fn signed_rank(differences: &[f64]) -> f64 {
     let smaller = positive.min(total - positive);
     if ranks.len() > EXACT_MAX {
         let deviation = ranks.iter().map(|rank| (*rank as f64).powi(2)).sum::<f64>().sqrt() / 2.0;
-        // A rank sum is a whole number: half a step (1 of twice the ranks) is the correction for continuity.
+        // A rank sum is a whole number. Half a step, which is 1 in doubled ranks, is the correction for continuity.
         let z = (smaller as f64 + 1.0 - total as f64 / 2.0) / deviation;
         return (2.0 * Normal::standard().cdf(z)).min(1.0);
     }
@@ -188,7 +190,8 @@ mod tests {
         assert!((effect.p - 0.0391).abs() < 5e-5, "{effect:?}");
         assert!((effect.estimate + 0.46).abs() < 5e-3, "{effect:?}");
         let [low, high] = effect.interval.unwrap();
-        // The next sum, 6, has a level of 0.0547 (28 of 512): 0.7 of the way from 0.0391. The neighbors of the ends are -0.771 and -0.0235.
+        // The next sum, 6, has a level of 0.0547 (28 of 512), so 0.05 is 0.7 of the way from 0.0391. The neighbors of the ends
+        // are -0.771 and -0.0235.
         let means = pair_means(&DEPRESSION);
         assert!((means[5] + 0.786).abs() < 1e-9 && (means[39] + 0.010).abs() < 1e-9, "{means:?}");
         assert!((low - (means[5] + 0.7 * (means[6] - means[5]))).abs() < 1e-9, "{effect:?}");
@@ -209,11 +212,11 @@ mod tests {
     #[test]
     fn equal_and_absent_differences_are_no_evidence() {
         assert_eq!(Effect::of(&[0.0; 10]).unwrap().p, 1.0);
-        // Eight of a kind up and eight down: the rank sums are equal.
+        // Eight differences of 1 and eight of -1 have equal rank sums.
         let mut even = vec![1.0; 8];
         even.extend([-1.0; 8]);
         assert_eq!(Effect::of(&even).unwrap().p, 1.0);
-        // All of the same size and sign: 2 of 2^10 assignments.
+        // For differences of the same size and sign, 2 of 2^10 assignments of signs are as extreme.
         assert_eq!(Effect::of(&[3.0; 10]).unwrap().p, 2.0 / 1024.0);
     }
 
@@ -235,7 +238,8 @@ mod tests {
 
     #[test]
     fn holms_correction_is_that_of_the_paper() {
-        // Four tests: the smallest p times 4, the next times 3, and none below one before it.
+        // Of four p-values, the smallest is multiplied by 4 and the next by 3. No adjusted value is lower than that of a
+        // smaller p-value.
         let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
         let expected = [0.03, 0.06, 0.06, 0.02];
         assert!(adjusted.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{adjusted:?}");

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, FisherSnedecor, StudentsT};
 
-/// A straight line through measured points by least squares.
+/// A straight line fitted to measured points by least squares.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Line {
     /// Increase of y per unit of x.
@@ -26,8 +26,8 @@ impl Line {
     /// Returns the line through `points` (x, y); `None` for fewer than three points, or if all x or all y are equal.
     ///
     /// `slope = Σ(x - x̄)(y - ȳ) / Σ(x - x̄)²`. Its standard error `sqrt(Σe² / (n - 2) / Σ(x - x̄)²)` times the 97.5 % quantile
-    /// of Student's t with n - 2 degrees of freedom is the half width. For the intercept, `1 / Σ(x - x̄)²` is replaced by `1 / n
-    /// + x̄² / Σ(x - x̄)²`.
+    /// of Student's t with n - 2 degrees of freedom is the half width. For the intercept, `1 / Σ(x - x̄)²` is replaced by `1 /
+    /// n + x̄² / Σ(x - x̄)²`.
     pub fn through(points: &[(f64, f64)]) -> Option<Line> {
         let n = points.len() as f64;
         if points.len() < 3 {
@@ -87,8 +87,8 @@ pub struct Straightness {
 }
 
 impl Straightness {
-    /// Tests `groups`, places (x) each with its repetitions (y). `None` for fewer than three places, without repetitions, or if
-    /// the line neither rises nor falls.
+    /// Returns the result of testing `groups`: places (x), each with its repetitions (y). `None` for fewer than three places,
+    /// without repetitions, or if the line neither rises nor falls.
     pub fn of(groups: &[(f64, Vec<f64>)]) -> Option<Straightness> {
         let points: Vec<(f64, f64)> = groups.iter().flat_map(|(x, ys)| ys.iter().map(|y| (*x, *y))).collect();
         let line = Line::through(&points)?;
@@ -131,7 +131,7 @@ mod tests {
         assert!((line.r_squared - 0.667).abs() < 1e-3, "{line:?}");
         // t(9) = 2.262.
         assert!((line.slope_error - 2.262 * 0.118).abs() < 1e-3 && line.rises(), "{line:?}");
-        // Its standard error of the intercept is 1.125.
+        // The published standard error of the intercept is 1.125.
         assert!((line.intercept_error - 2.262 * 1.125).abs() < 1e-2, "{line:?}");
         assert_eq!(Line::through(&points[..2]), None);
         assert_eq!(Line::through(&[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), None);
@@ -144,7 +144,8 @@ mod tests {
         }
     }
 
-    /// Samples `of` at 10, 20 ... 90 % of 1, five times each, with noise of up to `noise` in either direction.
+    /// Returns samples of the function `of` at 10, 20 ... 90 % of 1, five at each place, with noise of up to `noise` in either
+    /// direction.
     fn sampled(of: fn(f64) -> f64, noise: f64, seed: u64) -> Vec<(f64, Vec<f64>)> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut repeated = |x: f64| (0..5).map(|_| of(x) + noise * (2.0 * rng.f64() - 1.0)).collect();
@@ -169,7 +170,7 @@ mod tests {
         let rejected = (0..RUNS).filter(|seed| straight(*seed).p <= 0.05).count() as u64;
         let (low, high) = crate::stats::proportion_interval(rejected, RUNS);
         assert!((low..=high).contains(&0.05), "{rejected} of {RUNS}");
-        // A bend of 2 % that is certain, as noise is next to nothing.
+        // With almost no noise, a bend of 2 % is significant.
         let bent = Straightness::of(&sampled(|x| x + 0.1 * x * x, 1e-6, 1)).unwrap();
         assert!(bent.p < 1e-9 && bent.bend < 0.05 && bent.holds(), "{bent:?}");
     }
@@ -180,7 +181,7 @@ mod tests {
             (1..).map(f64::from).zip(ys.iter().map(|y| y.to_vec())).collect()
         };
         assert_eq!(Straightness::of(&groups(&[&[1.0, 2.0], &[2.0, 3.0]])), None);
-        // Nothing is repeated.
+        // No place has repetitions.
         assert_eq!(Straightness::of(&groups(&[&[1.0], &[2.0], &[4.0]])), None);
         assert_eq!(Straightness::of(&[]), None);
     }

@@ -1,9 +1,9 @@
 //! Statistics of measured samples: every interval, test and estimate of isochrome, in one place.
 //!
-//! A high-water mark is an observation and no bound; [`exceedance_at`] says how often it may still be exceeded, and
-//! [`compare_high_water_marks`] refuses to compare two of unequal sample counts. An [`Effect`] is a paired difference per block with
-//! its confidence interval; [`holm`] corrects the p-values of several effects that are judged together. [`accepted`] says which blocks
-//! count, by what the effect cannot influence.
+//! A high-water mark is an observation and no bound. [`exceedance_at`] limits the probability that it is exceeded, and
+//! [`compare_high_water_marks`] refuses to compare marks of unequal sample counts. An [`Effect`] is a paired difference per
+//! block with its confidence interval; [`holm`] corrects the p-values of several effects that are judged together. [`accepted`]
+//! selects the blocks that count, by values that the effect cannot influence.
 
 mod blocks;
 mod counts;
@@ -18,5 +18,5 @@ pub use line::{Line, Straightness};
 pub(crate) use summary::nearest_rank;
 pub use summary::{
     HighWaterMark, Sorted, UnequalSamples, compare_high_water_marks, exceedance_at, exceedance_with_unknown, median,
-    median_interval, quantile, quantile_interval,
+    quantile, quantile_interval,
 };

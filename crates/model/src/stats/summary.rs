@@ -4,19 +4,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, DiscreteCDF};
 
-/// The largest value seen, which is not a bound: how many samples it is over, and when it last rose.
+/// The largest sample, which is not a bound, with the number of samples and the sample that last raised the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HighWaterMark {
     /// Largest sample.
     pub value: u64,
-    /// Samples looked at.
+    /// Number of samples.
     pub n: u64,
-    /// Number, counted from 1, of the sample that last raised it.
+    /// Number, counted from 1, of the sample that last raised the mark.
     pub last_rose_at: u64,
 }
 
 impl HighWaterMark {
-    /// The mark over `samples` in the order they were taken; `None` for no samples.
+    /// Returns the mark over `samples` in the order they were taken; `None` for no samples.
     pub fn of(samples: &[u64]) -> Option<Self> {
         let (&first, rest) = samples.split_first()?;
         let mut mark = Self { value: first, n: 1, last_rose_at: 1 };
@@ -40,7 +40,7 @@ impl Extend<u64> for HighWaterMark {
     }
 }
 
-/// Two high-water marks that may not be compared: a maximum grows with its number of samples.
+/// Error for two high-water marks that may not be compared, because a maximum grows with its number of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "high-water marks of {a_n} and {b_n} samples cannot be compared: a maximum grows with its number of samples\n  \
@@ -48,15 +48,15 @@ impl Extend<u64> for HighWaterMark {
     fewer = a_n.min(b_n)
 )]
 pub struct UnequalSamples {
-    /// Samples behind the first mark.
+    /// Number of samples of the first mark.
     pub a_n: u64,
-    /// Samples behind the second mark.
+    /// Number of samples of the second mark.
     pub b_n: u64,
 }
 
-/// `a / b`, allowed only over equally many samples.
+/// Returns `a / b`; an error if the marks have different numbers of samples.
 ///
-/// Two marks of 0 are equal (1); any other mark is infinitely larger than one of 0.
+/// Two marks of 0 are equal (1); any other mark is infinitely larger than a mark of 0.
 pub fn compare_high_water_marks(a: HighWaterMark, b: HighWaterMark) -> Result<f64, UnequalSamples> {
     match (a.n == b.n, a.value == b.value) {
         (false, _) => Err(UnequalSamples { a_n: a.n, b_n: b.n }),
@@ -65,33 +65,34 @@ pub fn compare_high_water_marks(a: HighWaterMark, b: HighWaterMark) -> Result<f6
     }
 }
 
-/// The probability `p`, at most, that one more job exceeds the largest of `n` jobs; true with `confidence` (0 to 1).
+/// Returns an upper limit on the probability that one more job exceeds the largest of `n` jobs. The limit is true with
+/// `confidence` (0 to 1).
 ///
-/// `p = 1 - (1 - confidence)^(1/n)`, the distribution-free tolerance limit of Wilks (Annals of Mathematical Statistics
-/// 12, 1941). Holds for independent jobs under the same conditions, whatever their distribution; says nothing of other
-/// conditions. No samples give no claim: 1.
+/// `p = 1 - (1 - confidence)^(1/n)`, the distribution-free tolerance limit of Wilks (Annals of Mathematical Statistics 12,
+/// 1941). It holds for independent jobs under the same conditions, whatever their distribution, and not for other conditions.
+/// Without samples the limit is 1, which claims nothing.
 pub fn exceedance_at(n: u64, confidence: f64) -> f64 {
     assert!((0.0..1.0).contains(&confidence), "confidence {confidence} is not in 0..1");
     if n == 0 {
         return 1.0;
     }
-    // ln_1p and exp_m1 keep their digits where p is tiny; 1 - powf would lose them.
+    // ln_1p and exp_m1 keep their digits if p is tiny; 1 - powf would lose them.
     -((-confidence).ln_1p() / n as f64).exp_m1()
 }
 
-/// The probability, at most, with which one more job exceeds the largest of `n` jobs, `unknown` of which may have exceeded it; true with
-/// `confidence` (0 to 1).
+/// Returns an upper limit on the probability that one more job exceeds the largest of `n` jobs, if `unknown` of the jobs may
+/// have exceeded it. The limit is true with `confidence` (0 to 1).
 ///
-/// The largest p at which no more than `unknown` of `n` jobs exceed with a probability of `1 - confidence`, which is the upper limit of Clopper
-/// and Pearson (Biometrika 26, 1934), whatever decides which jobs are unknown. Of no unknown ones it is [`exceedance_at`], and where all are
-/// unknown there is no claim: 1.
+/// It is the largest p at which at most `unknown` of `n` jobs exceed with a probability of `1 - confidence`: the upper limit of
+/// Clopper and Pearson (Biometrika 26, 1934). It holds whatever decides which jobs are unknown. Without unknown jobs it equals
+/// [`exceedance_at`]. If all jobs are unknown it is 1, which claims nothing.
 pub fn exceedance_with_unknown(n: u64, unknown: u64, confidence: f64) -> f64 {
     if unknown == 0 || unknown >= n {
         return if unknown >= n { 1.0 } else { exceedance_at(n, confidence) };
     }
     let likely = |p: f64| Binomial::new(p, n).is_ok_and(|exceeding| exceeding.cdf(unknown) > 1.0 - confidence);
     let (mut low, mut high) = (0.0, 1.0);
-    // 60 halvings leave less than any digit of a double.
+    // 60 halvings reach the precision of a double.
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
         *if likely(middle) { &mut low } else { &mut high } = middle;
@@ -99,49 +100,49 @@ pub fn exceedance_with_unknown(n: u64, unknown: u64, confidence: f64) -> f64 {
     high
 }
 
-/// At least one sample, kept in ascending order so that every quantile is a lookup.
+/// At least one sample, in ascending order, so that every quantile is a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorted(Vec<u64>);
 
 impl Sorted {
-    /// `samples` in ascending order; `None` for no samples.
+    /// Returns `samples` in ascending order; `None` for no samples.
     pub fn of(samples: impl IntoIterator<Item = u64>) -> Option<Self> {
         let mut samples: Vec<u64> = samples.into_iter().collect();
         samples.sort_unstable();
         (!samples.is_empty()).then_some(Self(samples))
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn n(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// Smallest sample.
+    /// Returns the smallest sample.
     pub fn min(&self) -> u64 {
         self.0[0]
     }
 
-    /// Largest sample. An observation, not a bound.
+    /// Returns the largest sample, which is an observation and not a bound.
     pub fn max(&self) -> u64 {
         self.0[self.0.len() - 1]
     }
 
-    /// [`quantile`](Self::quantile) at 0.5; of an even number of samples the lower of the middle two.
+    /// Returns the [`quantile`](Self::quantile) at 0.5. For an even number of samples, this is the lower of the middle two.
     pub fn median(&self) -> u64 {
         self.quantile(0.5)
     }
 
-    /// The smallest sample that at least a share `q` (0 to 1) of all samples do not exceed: by nearest rank, the
-    /// `ceil(q * n)`-th smallest. Always a sample that was taken, never interpolated. `q = 0` is the minimum.
+    /// Returns the smallest sample that at least a share `q` (0 to 1) of all samples do not exceed. This is the nearest rank:
+    /// the `ceil(q * n)`-th smallest sample, never an interpolated value. For `q = 0` it is the minimum.
     pub fn quantile(&self, q: f64) -> u64 {
         self.0[nearest_rank(q, self.0.len())]
     }
 
-    /// Complementary distribution: pairs `(value, share of samples above it)`, values ascending, shares falling to 0 at
-    /// the maximum. Starts at the minimum.
+    /// Returns the complementary distribution: pairs `(value, share of samples above the value)`. Values ascend from the
+    /// minimum, and shares fall to 0 at the maximum.
     ///
-    /// Of more than `points_max` distinct values (at least 2) some are left out, evenly on a logarithmic scale of the
-    /// share: each point kept has at most `1/ratio` of the share of the one before, for the smallest ratio that gives
+    /// If there are more than `points_max` distinct values (at least 2), some are left out, evenly on a logarithmic scale of
+    /// the share. Each point kept has at most `1/ratio` of the share of the point before it, for the smallest ratio that gives
     /// few enough points. So the tail, where counts are small, stays complete, and each point kept is exact.
     pub fn ccdf(&self, points_max: usize) -> Vec<(u64, f64)> {
         assert!(points_max >= 2, "a distribution needs its first and last point");
@@ -165,12 +166,13 @@ impl Sorted {
             });
             kept.copied().collect::<Vec<_>>()
         };
-        // The number kept never rises with the ratio, and a ratio above the number of samples keeps the ends alone.
+        // The number of points kept never rises with the ratio, and a ratio above the number of samples keeps only the first
+        // and the last point.
         let (mut few_log, mut many_log) = ((self.0.len() as f64 + 1.0).ln(), 0.0);
         let mut kept = thin(1.0);
         if kept.len() > points_max {
             kept = thin(few_log.exp());
-            // 40 halvings fix the ratio to better than any count can tell apart.
+            // After 40 halvings, the ratio is more precise than any ratio of two counts.
             for _ in 0..40 {
                 let middle_log = (few_log + many_log) / 2.0;
                 let candidate = thin(f64::exp(middle_log));
@@ -185,7 +187,7 @@ impl Sorted {
     }
 }
 
-/// Index into `n` ascending samples of the `ceil(q * n)`-th smallest.
+/// Returns the index of the `ceil(q * n)`-th smallest of `n` ascending samples.
 pub(crate) fn nearest_rank(q: f64, n: usize) -> usize {
     assert!((0.0..=1.0).contains(&q), "quantile {q} is not in 0..=1");
     // 0.07 * 100 is a little more than 7 in binary; without the allowance the rank would be 8.
@@ -193,17 +195,19 @@ pub(crate) fn nearest_rank(q: f64, n: usize) -> usize {
     rank.clamp(1, n) - 1
 }
 
-/// Median, of an even number of values the middle of the two in the middle; `None` for no values. Values must not be NaN.
+/// Returns the median; `None` for no values. For an even number of values it is the mean of the two in the middle. Values must
+/// not be NaN.
 ///
-/// It is no sample, as [`Sorted::median`] is, because the lower of two values in the middle is too low on average. Medians of different numbers of samples
-/// would then differ without an effect, and an experiment compares some samples with half as many.
+/// Unlike [`Sorted::median`], the result need not be a sample, because the lower of two values in the middle is too low on
+/// average. Medians of different numbers of samples would then differ without an effect, and an experiment compares some
+/// samples with half as many.
 pub fn median(values: &[f64]) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     let values = ascending(values);
     Some((values[last / 2] + values[values.len() / 2]) / 2.0)
 }
 
-/// Quantile by the definition of [`Sorted::quantile`]; `None` for no values. Values must not be NaN, and `q` is from 0 to 1.
+/// Returns quantile `q` (0 to 1) as defined by [`Sorted::quantile`]; `None` for no values. Values must not be NaN.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let values = ascending(values);
     (!values.is_empty()).then(|| values[nearest_rank(q, values.len())])
@@ -216,16 +220,13 @@ fn ascending(values: &[f64]) -> Vec<f64> {
     values
 }
 
-/// Where the median of what was sampled lies with a confidence of 95 %; see [`quantile_interval`].
-pub fn median_interval(values: &[f64]) -> Option<[f64; 2]> {
-    quantile_interval(values, 0.5)
-}
-
-/// Where quantile `q` (0 to 1) of what was sampled lies with a confidence of at least 95 %, whatever its distribution: between two of the
-/// values. `None` where these are too few, six for the median. Values must not be NaN.
+/// Returns an interval that contains quantile `q` (0 to 1) of the sampled distribution with a confidence of at least 95 %,
+/// whatever the distribution. Both ends are among the values. `None` if there are too few values: the median needs six. Values
+/// must not be NaN.
 ///
-/// The number of values below the quantile is binomial with probability `q`, so that the value of rank `low` exceeds it with a probability
-/// of at most 0.025, and so does it the value of rank `high`. [Hollander1999, 3.6]
+/// The number of values below the quantile is binomial with probability `q`. So the value of rank `low` is above the quantile
+/// with a probability of at most 0.025, and the value of rank `high` is below it with a probability of at most 0.025.
+/// [Hollander1999, 3.6]
 pub fn quantile_interval(values: &[f64], q: f64) -> Option<[f64; 2]> {
     const TAIL: f64 = 0.025;
     let values = ascending(values);
@@ -276,7 +277,7 @@ mod tests {
     fn high_water_mark_knows_when_it_last_rose() {
         assert_eq!(HighWaterMark::of(&[]), None);
         let mut mark = HighWaterMark::of(&[3, 7, 5, 7]).expect("samples");
-        // The second 7 does not raise it.
+        // The second 7 does not raise the mark.
         assert_eq!(mark, HighWaterMark { value: 7, n: 4, last_rose_at: 2 });
         mark.push(6);
         mark.push(8);
@@ -285,8 +286,8 @@ mod tests {
 
     #[test]
     fn samples_for_a_claim_at_95_percent_are_the_known_numbers() {
-        // ln(0.05) = -2.995732274; divided by ln(1 - 1e-5) = -1.0000050000333e-5 it is 299571.73, and so on: the fewest
-        // samples that support each claim.
+        // The fewest samples that support each claim: ln(0.05) = -2.995732274, divided by ln(1 - 1e-5) = -1.0000050000333e-5,
+        // is 299571.73. The others are computed in the same way.
         for (n, p) in [(299, 1e-2), (2_995, 1e-3), (29_956, 1e-4), (299_572, 1e-5)] {
             assert!(exceedance_at(n, 0.95) <= p && p < exceedance_at(n - 1, 0.95), "{n}");
         }
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn jobs_of_which_nothing_is_known_weaken_the_claim_as_clopper_and_pearson_say() {
-        // One of 10 at 95 %, one-sided: 0.3942; two of 20: 0.2826.
+        // The one-sided limit at 95 % is 0.3942 for one unknown of 10, and 0.2826 for two of 20.
         assert!((exceedance_with_unknown(10, 1, 0.95) - 0.3942).abs() < 1e-4);
         assert!((exceedance_with_unknown(20, 2, 0.95) - 0.2826).abs() < 1e-4);
         assert_eq!(exceedance_with_unknown(299, 0, 0.95), exceedance_at(299, 0.95));
@@ -341,11 +342,12 @@ mod tests {
     #[test]
     fn an_interval_of_the_median_ends_at_the_ranks_of_the_printed_table() {
         let values = |n: u32| (1..=n).map(f64::from).collect::<Vec<_>>();
-        // Of 10 values from the second to the ninth (97.9 %), of 20 from the sixth to the fifteenth (95.9 %), of 6 all.
-        assert_eq!(median_interval(&values(10)), Some([2.0, 9.0]));
-        assert_eq!(median_interval(&values(20)), Some([6.0, 15.0]));
-        assert_eq!(median_interval(&values(6)), Some([1.0, 6.0]));
-        assert_eq!(median_interval(&values(5)), None);
+        // The interval of 10 values is from the second to the ninth (97.9 %), that of 20 values from the sixth to the fifteenth
+        // (95.9 %). That of 6 values covers all.
+        assert_eq!(quantile_interval(&values(10), 0.5), Some([2.0, 9.0]));
+        assert_eq!(quantile_interval(&values(20), 0.5), Some([6.0, 15.0]));
+        assert_eq!(quantile_interval(&values(6), 0.5), Some([1.0, 6.0]));
+        assert_eq!(quantile_interval(&values(5), 0.5), None);
         // 0.99^368 = 0.0248 is the first power below 0.025.
         assert_eq!(quantile_interval(&values(367), 0.99), None);
         assert_eq!(quantile_interval(&values(368), 0.99).map(|[_, high]| high), Some(368.0));
@@ -375,7 +377,7 @@ mod tests {
 
         #[test]
         fn exceedance_claimed_is_missed_with_the_remaining_confidence(n in 1u64..1_000_000, confidence in 0.5f64..0.999) {
-            // All n stay below a level that each exceeds with p: (1 - p)^n = 1 - confidence.
+            // All n stay below a level that each exceeds with probability p: (1 - p)^n = 1 - confidence.
             let p = exceedance_at(n, confidence);
             let missed = (n as f64 * (-p).ln_1p()).exp();
             prop_assert!((missed / (1.0 - confidence) - 1.0).abs() < 1e-9);

@@ -95,7 +95,7 @@ pub(super) fn complete_curve(task: &mut Task, partitions: usize, warnings: &mut 
         }
         task.wcet_ns.resize(partitions, last);
     }
-    // The whole curve is made non-increasing before it is cut: what was measured beyond N_P counts too.
+    // The whole curve is made non-increasing before it is cut, so that values measured beyond N_P count too.
     let mut raised = 0;
     for p in (1..task.wcet_ns.len()).rev() {
         if task.wcet_ns[p - 1] < task.wcet_ns[p] {
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn the_first_wrong_field_is_named() {
         let p = || platform(1, 2, 64, 1);
-        let fail = |tasks: Vec<Task>| TaskSet::new(p(), tasks).unwrap_err().place;
+        let fail = |tasks: Vec<Task>| TaskSet::new(p(), tasks).unwrap_err().field;
         let good = || task("a", 100, 1, &[1, 1]);
         assert_eq!(fail(vec![]), "tasks");
         assert_eq!(fail(vec![good(), good()]), "tasks[1].name");

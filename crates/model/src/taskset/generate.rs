@@ -1,7 +1,8 @@
 //! Random task sets, for experiments over many of them.
 //!
 //! Set number `index` under a `seed` is the same on every machine and in any order of drawing. Every set has random streams of
-//! its own for utilizations, periods, curves and partitions, so that a parameter changes only what it is about.
+//! its own for utilizations, periods, curves and partitions, so that a parameter of one stream does not change the draws of the
+//! others.
 //!
 //! Utilization vectors must be uniform over those that sum to the total, or experiments are biased \[Bini2005\]. UUniFast and a
 //! flat Dirichlet vector are uniform if no task has a cap. [`Utilizations::Capped`] is uniform for any caps: it draws from the
@@ -13,12 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Invalid, MemoryRule, PARTITIONS_MAX, PartitionSet, Platform, Refills, Scope, TIME_MAX_NS, Task, TaskSet};
 use crate::analysis::CoreTask;
+use crate::replacement::Replacement;
 use crate::stats::chi_square_uniform;
 use crate::units::Bytes;
 
-/// Most vectors that are tried for one set.
+/// Maximum number of vectors that are tried for one set.
 const TRIES_MAX: usize = 1_000_000;
-/// Most tasks of a set.
+/// Maximum number of tasks of a set.
 const TASKS_MAX: usize = 10_000;
 
 /// Method of drawing utilizations.
@@ -32,7 +34,7 @@ pub enum Utilizations {
     UunifastDiscard,
     /// Exponentially distributed numbers divided by their sum: as uniform as UUniFast, by another method.
     Dirichlet,
-    /// Uniform over the vectors with the sum in which no task exceeds its cap, for any caps.
+    /// Uniform over all vectors with the sum in which no task exceeds its cap. The caps are arbitrary.
     Capped,
 }
 
@@ -67,29 +69,29 @@ pub struct Generator {
     pub utilizations: Utilizations,
     /// Largest utilization of each task; a single value is for all tasks. Used by `capped` and `uunifast-discard`.
     pub caps: Vec<f64>,
-    /// Range of the periods, which are log-uniform. \[Emberson2010\]
+    /// Range of the log-uniform periods, in ns. \[Emberson2010\]
     pub period_ns: [u64; 2],
-    /// Step of the periods, which are multiples of it.
+    /// Step of the periods in ns: every period is a multiple of the step.
     pub period_step_ns: u64,
-    /// Range of the deadlines as shares of the period; they are uniform.
+    /// Range of the deadlines as shares of the period. The deadlines are uniform in this range.
     pub deadline: [f64; 2],
     /// Classes of execution-time curves.
     pub classes: Vec<Class>,
     /// Measured curves `C^1, C^2...` that give the shapes instead of classes, each with the same probability.
     pub profiles_ns: Vec<Vec<u64>>,
-    /// Range of a task's memory.
+    /// Range of a task's memory in MiB.
     pub task_memory_mib: [u64; 2],
-    /// Range of the number of a task's partitions, on a core whose partitions are drawn too.
+    /// Range of the number of partitions of a task, for [`Generator::core`], which draws the partitions too.
     pub task_partitions: [u32; 2],
     /// Number of cores of the machine.
     pub cores: u32,
     /// Number of partitions of the machine, N.
     pub partitions: u32,
-    /// Size of the machine's memory.
+    /// Size of the machine's memory in MiB.
     pub memory_mib: u64,
-    /// Refill time of a partition, Δ.
+    /// Refill time of a partition in ns, Δ.
     pub refill_ns_per_partition: u64,
-    /// Cost of a context switch.
+    /// Cost of a context switch in ns.
     pub switch_ns: u64,
 }
 
@@ -126,7 +128,7 @@ enum Stream {
 }
 
 impl Generator {
-    /// Checks the ranges. What follows from them is checked when a set is made.
+    /// Checks the ranges. The task set that they give is checked when it is made.
     pub fn check(&self) -> Result<(), Invalid> {
         let wrong = |field: &str, problem: String| Err(Invalid::at(field, problem));
         let rises = |range: [f64; 2]| range.iter().all(|x| x.is_finite()) && range[0] <= range[1];
@@ -146,7 +148,9 @@ impl Generator {
             return wrong("caps", format!("sum up to {most}, less than the utilization {total}"));
         }
         let [shortest, longest] = self.period_ns;
-        if self.period_step_ns == 0 || shortest < self.period_step_ns || shortest > longest || longest > TIME_MAX_NS {
+        // Periods are rounded down to a multiple, which must not leave the range.
+        let begins_with_multiple = shortest > 0 && shortest.is_multiple_of(self.period_step_ns);
+        if !begins_with_multiple || shortest > longest || longest > TIME_MAX_NS {
             let problem = format!("{shortest} to {longest} ns is no range of multiples of {} ns", self.period_step_ns);
             return wrong("period_ns", problem);
         }
@@ -182,7 +186,7 @@ impl Generator {
         }
     }
 
-    /// Returns set number `index`, for a planner.
+    /// Returns set number `index`, without an allocation to cores and partitions.
     pub fn task_set(&self, seed: u64, index: u64) -> Result<TaskSet, Invalid> {
         let platform = Platform {
             cores: self.cores,
@@ -193,16 +197,18 @@ impl Generator {
             switch_ns: self.switch_ns,
             release_interrupt_ns: 0,
             preemption_ns: 0,
+            replacement: Replacement::Lru,
             scope: Scope::Shared,
             page: Bytes(4096),
             memory_rule: MemoryRule::Pages,
             cold_start: false,
+            supply: None,
         };
         Ok(TaskSet::new(platform, self.draw(seed, index)?)?.0)
     }
 
-    /// Returns set number `index` on one core, highest priority first. The partitions of each task follow one another around the
-    /// cache.
+    /// Returns set number `index` on one core, highest priority first. Each task has consecutive partitions; partition 0
+    /// follows the last one.
     pub fn core(&self, seed: u64, index: u64) -> Result<Vec<CoreTask>, Invalid> {
         if self.task_partitions[1] > self.partitions {
             let problem = format!("{} are more than the {} there are", self.task_partitions[1], self.partitions);
@@ -255,13 +261,13 @@ impl Generator {
         let task = |(number, utilization): (usize, f64)| {
             let [shortest, longest] = self.period_ns.map(|t| libm::log(t as f64));
             let period = libm::exp(uniform(&mut periods, [shortest, longest])) as u64;
-            // Rounding must not leave the range.
+            // The rounding of `log` and `exp` must not leave the range.
             let period_ns =
                 period.clamp(self.period_ns[0], self.period_ns[1]) / self.period_step_ns * self.period_step_ns;
             let deadline_ns = ((period_ns as f64 * uniform(&mut periods, self.deadline)) as u64).clamp(1, period_ns);
             let shape = self.shape(&mut curves);
             let memory_mib = curves.u64(self.task_memory_mib[0]..=self.task_memory_mib[1]);
-            // Any larger time misses every deadline as well.
+            // Times are limited to `TIME_MAX_NS`; any larger time misses every deadline as well.
             let wcet =
                 |factor: f64| ((utilization * period_ns as f64 * factor).round().max(1.0) as u64).min(TIME_MAX_NS);
             let (name, curve) = (format!("task{}", number + 1), shape.into_iter().map(wcet).collect());
@@ -288,7 +294,7 @@ impl Generator {
         let (sensitivity, knee) = (within(class.sensitivity), within(class.knee_partitions));
         let rest = |p: usize| libm::exp(-(p as f64) / knee);
         let last = rest(count - 1);
-        // One partition alone is `C^1 = C^N`.
+        // With one partition in all, `C^1` is `C^N`.
         let scale = if last < 1.0 { sensitivity / (1.0 - last) } else { 0.0 };
         (0..count).map(|p| 1.0 + scale * (rest(p) - last)).collect()
     }
@@ -330,10 +336,10 @@ fn uunifast(n: usize, total: f64, random: &mut fastrand::Rng) -> Vec<f64> {
 
 /// Draws uniformly from `{x : Σ x = total, 0 <= x(i) <= caps(i)}`; `None` after too many tries.
 ///
-/// All but one coordinate are drawn from `e^(-θx)` on `[0, cap]`, which determines the last. The vector has the density
+/// All coordinates but one are drawn from `e^(-θx)` on `[0, cap]`, which determines the last. The vector has the density
 /// `e^(-θ(total - last))`, so it is accepted with probability `e^(-θ last)` if `last` is within its cap. θ >= 0 is chosen such
-/// that the sum is right on average; then about one in `sqrt(2πn)` is accepted. For totals above half of all caps, the
-/// differences to the caps are drawn instead.
+/// that the sum is right on average; then about one vector in `sqrt(2πn)` is accepted. For totals above half of the sum of the
+/// caps, the differences to the caps are drawn instead.
 fn capped(total: f64, caps: &[f64], random: &mut fastrand::Rng) -> Option<Vec<f64>> {
     let most: f64 = caps.iter().sum();
     if total > most / 2.0 {
@@ -346,10 +352,10 @@ fn capped(total: f64, caps: &[f64], random: &mut fastrand::Rng) -> Option<Vec<f6
     }
     let mean = |theta: f64, cap: f64| {
         let reach = theta * cap;
-        // 1/θ - cap/(e^(θ cap) - 1) cancels near 0, where it is a straight line.
+        // 1/θ - cap/(e^(θ cap) - 1) loses its digits near 0, where it is nearly a straight line.
         if reach < 1e-6 { cap * (0.5 - reach / 12.0) } else { 1.0 / theta - cap / libm::expm1(reach) }
     };
-    // The mean of each is below 1/θ: beyond n / total the sum is too small.
+    // Each mean is below 1/θ, so the sum of the means is too small if θ exceeds n / total.
     let (mut low, mut high) = (0.0, caps.len() as f64 / total);
     for _ in 0..100 {
         let theta = (low + high) / 2.0;
@@ -375,16 +381,17 @@ fn capped(total: f64, caps: &[f64], random: &mut fastrand::Rng) -> Option<Vec<f6
     })
 }
 
-/// Most tasks for which uniformity can be tested. The test takes 2^n steps for a vector.
+/// Maximum number of tasks for which uniformity can be tested. The test takes 2^n steps for a vector.
 pub const UNIFORMITY_TASKS_MAX: usize = 12;
 
-/// Returns p-values of chi-square tests of whether `vectors` are uniform over `{x : Σ x = total, 0 <= x(i) <= caps(i)}`: one for
-/// each coordinate but the last, and one for each pair of neighbors. `None` for more than [`UNIFORMITY_TASKS_MAX`] tasks, or if
-/// vectors or caps differ in length from the first.
+/// Returns p-values of chi-square tests of whether `vectors` are uniform over `{x : Σ x = total, 0 <= x(i) <= caps(i)}`: one
+/// for each coordinate but the last, and one for each pair of neighbors. `None` unless there are 2 to [`UNIFORMITY_TASKS_MAX`]
+/// caps and every vector has as many elements.
 ///
-/// The value of the distribution function at each coordinate, given those before it, is uniform and independent of them exactly
-/// if the vectors are uniform \[Rosenblatt1952\]. With `V(s) = Σ_A (-1)^|A| (s - caps(A))₊^m / m!` over all subsets A of the m
-/// coordinates that follow, it is `1 - V(s - x) / V(s)`, where the cap of the coordinate itself is among the caps.
+/// The value of the distribution function at each coordinate, given the coordinates before it, is uniform and independent of
+/// them exactly if the vectors are uniform \[Rosenblatt1952\]. Let s be the sum that is left, and `V(s) = Σ_A (-1)^|A| (s -
+/// caps(A))₊^m / m!` over all subsets A of the m coordinates that follow. Then the value is `(V(s) - V(s - x)) / (V(s) - V(s -
+/// cap))`, with the cap of the coordinate itself.
 pub fn uniformity(vectors: &[Vec<f64>], total: f64, caps: &[f64]) -> Option<Vec<f64>> {
     const BINS: usize = 10;
     let n = caps.len();
@@ -413,7 +420,7 @@ pub fn uniformity(vectors: &[Vec<f64>], total: f64, caps: &[f64]) -> Option<Vec<
 /// Returns the distribution function of a coordinate with `cap` at `x`, given that it and the coordinates with the caps `rest`
 /// sum up to `total`.
 fn distribution_at(x: f64, total: f64, cap: f64, rest: &[f64]) -> f64 {
-    // ∫ over the coordinate from 0 to x of the volume left for the rest, up to a factor.
+    // Up to a factor, this is the integral from 0 to `sum` of the volume that is left for the rest.
     let volume = |sum: f64| -> f64 {
         (0u32..1 << rest.len())
             .map(|subset| {
@@ -436,7 +443,7 @@ mod tests {
         (0..count).map(|index| generator.utilizations(1, index).unwrap()).collect()
     }
 
-    /// Returns the p-value of the worst of all tests of uniformity, as if they were independent.
+    /// Returns the p-value of the worst of all tests of uniformity, corrected as if the tests were independent.
     fn worst(vectors: &[Vec<f64>], total: f64, caps: &[f64]) -> f64 {
         let all = uniformity(vectors, total, caps).unwrap();
         let least = all.iter().copied().fold(1.0, f64::min);
@@ -445,6 +452,18 @@ mod tests {
 
     fn with(tasks: usize, utilization: f64, utilizations: Utilizations, caps: Vec<f64>) -> Generator {
         Generator { tasks, utilization, utilizations, caps, ..Generator::default() }
+    }
+
+    #[test]
+    fn ranges_of_periods_begin_with_a_multiple_of_the_step() {
+        let with = |shortest: u64, period_step_ns: u64| {
+            let generator = Generator { period_ns: [shortest, 5000], period_step_ns, ..Generator::default() };
+            generator.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(with(2000, 1000), Ok(()));
+        for (shortest, step) in [(2500, 1000), (500, 1000), (2000, 0), (0, 1000)] {
+            assert!(with(shortest, step).unwrap_err().contains("no range of multiples"), "{shortest} by {step}");
+        }
     }
 
     #[test]
@@ -483,7 +502,7 @@ mod tests {
             })
             .collect();
         assert!(worst(&drawn, 0.8, &[0.8; 5]) < 1e-9);
-        // And so is cutting what exceeds a cap and giving it to the others.
+        // The test also detects a method that cuts the excess over a cap and gives it to the other tasks.
         let uncapped = vectors(&with(5, 0.8, Utilizations::Uunifast, vec![1.0]), 20_000);
         let cut = |vector: &Vec<f64>| {
             let above: f64 = vector.iter().map(|x| (x - 0.4).max(0.0)).sum();
@@ -508,7 +527,7 @@ mod tests {
         assert_eq!(again(5), again(5));
         assert_ne!(again(5), again(6));
         assert_ne!(again(5), generator.task_set(8, 5).unwrap());
-        // Another utilization leaves periods and the shapes of curves as they are.
+        // Another utilization does not change the periods and the shapes of curves.
         let other = Generator { utilization: 0.4, ..generator.clone() }.task_set(7, 5).unwrap();
         let periods = |set: &TaskSet| set.tasks().iter().map(|task| task.period_ns).collect::<Vec<_>>();
         assert_eq!(periods(&other), periods(&again(5)));
@@ -541,7 +560,7 @@ mod tests {
         let generator = Generator { classes: vec![class], utilization: 0.5, tasks: 1, ..Generator::default() };
         let curve = generator.task_set(1, 1).unwrap().tasks()[0].wcet_ns.clone();
         assert!((curve[0] as f64 / curve[31] as f64 - 1.5).abs() < 1e-5);
-        // After 4 partitions 1/e of the excess is left, but for what is left after all 31.
+        // After 4 more partitions, 1/e of the excess is left, corrected for the excess that is left after all 31.
         let left = |p: usize| (curve[p] - curve[31]) as f64 / (curve[0] - curve[31]) as f64;
         let tail = (-31.0f64 / 4.0).exp();
         assert!((left(4) - ((-1.0f64).exp() - tail) / (1.0 - tail)).abs() < 1e-4);
@@ -553,7 +572,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_drawn_is_refused_by_name() {
-        let wrong_field = |generator: Generator| generator.task_set(1, 1).unwrap_err().place;
+        let wrong_field = |generator: Generator| generator.task_set(1, 1).unwrap_err().field;
         assert_eq!(wrong_field(Generator { tasks: 0, ..Generator::default() }), "tasks");
         assert_eq!(wrong_field(with(4, 5.0, Utilizations::Capped, vec![1.0])), "caps");
         assert_eq!(wrong_field(with(4, f64::NAN, Utilizations::Uunifast, vec![1.0])), "utilization");
@@ -561,9 +580,9 @@ mod tests {
         assert_eq!(wrong_field(Generator { period_ns: [5, 4], ..Generator::default() }), "period_ns");
         assert_eq!(wrong_field(Generator { task_partitions: [2, 1], ..Generator::default() }), "task_partitions");
         let many = Generator { task_partitions: [1, 33], ..Generator::default() };
-        // A planner decides itself.
+        // `task_set` ignores this range, because a planner chooses the partitions.
         assert!(many.task_set(1, 1).is_ok());
-        assert_eq!(many.core(1, 1).unwrap_err().place, "task_partitions");
+        assert_eq!(many.core(1, 1).unwrap_err().field, "task_partitions");
         assert_eq!(wrong_field(Generator { classes: Vec::new(), ..Generator::default() }), "classes");
         assert_eq!(wrong_field(Generator { cores: 0, ..Generator::default() }), "cores");
     }

@@ -1,9 +1,9 @@
 //! Locks that tasks of one core take, under the immediate priority ceiling protocol.
 //!
-//! While a task holds a lock, it runs at the priority of the highest task that ever takes it, the lock's *ceiling*
-//! (SCHED_FIFO with `PTHREAD_PRIO_PROTECT`). So a job waits for one lower-priority job at most, and before it begins.
-//! [Sha1990] That takes locks that nest: of two that a task holds at once, the one taken last is left first. Ceilings are
-//! priorities of one CPU: tasks that share a lock run on the same core.
+//! A lock's *ceiling* is the highest priority of all tasks that ever take it. While a task holds the lock, it runs at this
+//! priority (SCHED_FIFO with `PTHREAD_PRIO_PROTECT`). So a job waits for at most one lower-priority job, and only before it
+//! begins. [Sha1990] This requires that locks nest: of two locks that a task holds at once, the lock taken last is released
+//! first. Ceilings are priorities of one CPU, so tasks that share a lock run on the same core.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Invalid, TIME_MAX_NS, Task};
 
-/// Locks that one task can take, at most.
+/// Maximum number of locks that one task can take.
 pub const LOCKS_MAX: usize = 8;
 
 /// A lock that a task takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Its name; tasks that name the same lock exclude each other.
+    /// Name of the lock; tasks that name the same lock exclude each other.
     pub name: String,
     /// Longest time the task executes while it holds the lock, alone and with its partitions warm, in ns.
     pub longest_ns: u64,
@@ -27,26 +27,26 @@ pub struct Lock {
 /// A lock of a task, by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hold {
-    /// Which lock; the same number is the same lock in all tasks of a core.
+    /// Number of the lock; the same number is the same lock in all tasks of a core.
     pub lock: u32,
-    /// Longest time the task executes while it holds the lock, in ns; 0 where there is no lock.
+    /// Longest time the task executes while it holds the lock, in ns; 0 in an entry without a lock.
     pub longest_ns: u64,
 }
 
-/// The locks of a task, [`LOCKS_MAX`] at most.
+/// The locks of a task, at most [`LOCKS_MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<Hold>", into = "Vec<Hold>")]
 #[schemars(with = "Vec<Hold>")]
 pub struct Holds([Hold; LOCKS_MAX]);
 
 impl Holds {
-    /// Adds a lock that is held for `longest_ns`, at least 1. Panics beyond [`LOCKS_MAX`].
+    /// Adds a lock that is held for `longest_ns`, at least 1. Panics if there are [`LOCKS_MAX`] locks already.
     pub fn insert(&mut self, lock: u32, longest_ns: u64) {
         let free = self.0.iter_mut().find(|hold| hold.longest_ns == 0);
         *free.unwrap_or_else(|| panic!("a task takes at most {LOCKS_MAX} locks")) = Hold { lock, longest_ns };
     }
 
-    /// The locks, in the order in which they were added.
+    /// Returns the locks, in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = Hold> + '_ {
         self.0.iter().copied().take_while(|hold| hold.longest_ns > 0)
     }
@@ -76,7 +76,7 @@ impl TryFrom<Vec<Hold>> for Holds {
     }
 }
 
-/// The locks of every task, numbered in the order in which the tasks name them.
+/// Returns the locks of every task, numbered in the order in which the tasks name them.
 pub(super) fn numbered(tasks: &[Task]) -> Vec<Holds> {
     let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
     let holds_of = |task| {
@@ -91,7 +91,7 @@ pub(super) fn numbered(tasks: &[Task]) -> Vec<Holds> {
     tasks.iter().map(holds_of).collect()
 }
 
-/// Whether the locks of task `index` can be analyzed.
+/// Checks that the locks of task `index` can be analyzed.
 pub(super) fn check_locks(index: usize, locks: &[Lock]) -> Result<(), Invalid> {
     if locks.len() > LOCKS_MAX {
         let problem = format!(
@@ -101,34 +101,36 @@ pub(super) fn check_locks(index: usize, locks: &[Lock]) -> Result<(), Invalid> {
         return Err(Invalid::at(format!("tasks[{index}].locks"), problem));
     }
     for (at, Lock { name, longest_ns }) in locks.iter().enumerate() {
-        let place = |field: &str| format!("tasks[{index}].locks[{at}].{field}");
+        let path = |field: &str| format!("tasks[{index}].locks[{at}].{field}");
         if name.is_empty() {
-            return Err(Invalid::at(place("name"), "is empty"));
+            return Err(Invalid::at(path("name"), "is empty"));
         }
         if locks[..at].iter().any(|other| other.name == *name) {
-            return Err(Invalid::at(place("name"), format!("`{name}` is there already")));
+            return Err(Invalid::at(path("name"), format!("`{name}` is there already")));
         }
         match longest_ns {
-            0 => return Err(Invalid::at(place("longest_ns"), "a time must be positive, this is 0")),
+            0 => return Err(Invalid::at(path("longest_ns"), "a time must be positive, this is 0")),
             1..=TIME_MAX_NS => {}
             _ => {
                 let problem = format!("{longest_ns} ns exceeds the longest time, {TIME_MAX_NS} ns");
-                return Err(Invalid::at(place("longest_ns"), problem));
+                return Err(Invalid::at(path("longest_ns"), problem));
             }
         }
     }
     Ok(())
 }
 
-/// Two tasks that share a lock, for which `apart` holds of their indices: the lock, and the two.
+/// Returns the name of a lock that two tasks share, with their indices, if `apart` is true of these indices; `None` if there is
+/// no such lock.
 pub(crate) fn shared_lock_where(tasks: &[Task], apart: impl Fn(usize, usize) -> bool) -> Option<(&str, usize, usize)> {
-    let mut first_users: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut users: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, task) in tasks.iter().enumerate() {
         for lock in &task.locks {
-            let first = *first_users.entry(&lock.name).or_insert(index);
-            if first != index && apart(first, index) {
-                return Some((&lock.name, first, index));
+            let users = users.entry(&lock.name).or_default();
+            if let Some(&other) = users.iter().find(|&&other| other != index && apart(other, index)) {
+                return Some((&lock.name, other, index));
             }
+            users.push(index);
         }
     }
     None

@@ -1,4 +1,4 @@
-//! The task model of [Kim2013, §2.3]: what a real-time task needs of a core and of a partitioned cache.
+//! The task model of [Kim2013, §2.3]: the demand of a real-time task for a core and for a partitioned cache.
 //!
 //! A cache of `N_P` partitions (page colors, or ways) is shared out among tasks. Giving a task a partition also gives it
 //! the memory of that color, `M_total / N_P`, so partitions are counted twice: as cache, and as memory.
@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::replacement::Replacement;
+use crate::supply::ChargedSupply;
 use crate::units::{Bytes, CpuId};
 use check::{check_platform, check_task, complete_curve};
 pub use locks::{Hold, Holds, LOCKS_MAX, Lock};
@@ -24,24 +26,24 @@ use locks::{check_locks, numbered};
 pub use partitions::{PARTITIONS_MAX, PartitionSet};
 pub use refills::{RefillChoice, RefillKind, Refills};
 
-/// No time in a task set exceeds this. Sums of times saturate far above it, so that a sum too large to represent still
-/// compares as "later than every deadline", which is the truth about it.
+/// Longest time in a task set, in ns. Sums of times saturate far above it, so a sum that is too large to represent still
+/// compares as later than every deadline.
 pub const TIME_MAX_NS: u64 = i64::MAX as u64;
 
-/// Tasks that one core can run, at most: every one needs a SCHED_FIFO priority of its own.
+/// Maximum number of tasks that one core can run. Every task needs a SCHED_FIFO priority of its own.
 ///
-/// `run` gives tasks the priorities 2 to 47. Below them is the lowest that Linux has; from 48 up, jobs are released and
-/// the kernel does its own work. Two tasks of one priority would run in the order of their releases, for which no bound
-/// here holds.
+/// `run` gives tasks the priorities 2 to 47. Priority 1 is the lowest that Linux has. From 48 up, jobs are released and the
+/// kernel does its own work. Two tasks of one priority would run in the order of their releases, for which the bounds of
+/// isochrome do not hold.
 pub const CORE_TASKS_MAX: usize = 46;
 
-/// Fields of a file that whoever reads it carries along for others, by name.
+/// Fields of a file, by name, that its reader does not interpret but passes on.
 pub type Others = BTreeMap<String, serde_json::Value>;
 
-/// Tasks that [`TaskSet::copied`] makes, at most.
+/// Maximum number of tasks that [`TaskSet::copied`] makes.
 const COPIES_MAX: usize = 100_000;
 
-/// Whose partitions they are.
+/// Whether the partitioned cache is shared by all cores or private to each core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -52,7 +54,7 @@ pub enum Scope {
     Private,
 }
 
-/// How much of a partition's memory a task takes. [Kim2013, eq. 3]
+/// Rule for how much memory of each of its partitions a task takes. [Kim2013, eq. 3]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryRule {
@@ -63,68 +65,74 @@ pub enum MemoryRule {
     Kim2013,
 }
 
-/// The machine, as far as planning sees it.
+/// Properties of the machine that planning uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
-    /// Cores, `N_C`.
+    /// Number of cores, `N_C`.
     pub cores: u32,
-    /// Cache partitions, `N_P`: of the shared cache, or of each core's own.
+    /// Number of cache partitions, `N_P`: of the shared cache, or of each core's private cache.
     pub partitions: u32,
-    /// Memory that is colored, `M_total`.
+    /// Size of the memory that is colored, `M_total`.
     pub memory: Bytes,
-    /// Time to refill one partition that bounds charge, Δ.
+    /// Time to refill one partition, Δ, that bounds charge, in ns.
     pub refill_ns: u64,
-    /// The refill times known, Δ being one of them or given apart.
+    /// Known refill times. Δ is one of them, or was given separately.
     pub refills: Refills,
-    /// Cost of one context switch; a job pays for two.
+    /// Cost of one context switch, in ns; a job is charged for two.
     pub switch_ns: u64,
-    /// Time that the interrupt which releases a job takes from whatever runs on that core, in ns.
+    /// Time that the interrupt which releases a job takes from the running job of that core, in ns.
     pub release_interrupt_ns: u64,
-    /// Longest time to refill the private levels (L1, TLB) that other tasks displaced, in ns: paid at the start of a job
-    /// and after each preemption, whichever partitions tasks have.
+    /// Longest time to refill the private levels (L1, TLB) that other tasks displaced, in ns. It is charged at the start of a
+    /// job and after each preemption, whichever partitions tasks have.
     pub preemption_ns: u64,
-    /// Whose partitions they are.
+    /// What bounds assume of the replacement policy of the partitioned cache.
+    pub replacement: Replacement,
+    /// Whether partitions belong to a shared cache or to a private cache of each core.
     pub scope: Scope,
     /// Page size.
     pub page: Bytes,
-    /// Which form of Eq. 3.
+    /// Form of [Kim2013, eq. 3] that is used.
     pub memory_rule: MemoryRule,
     /// Whether bounds must also hold for the first jobs after start, which find even private partitions cold.
     pub cold_start: bool,
+    /// Supply of the cores that bounds charge; `None` if they assume that nothing is ever withheld.
+    pub supply: Option<ChargedSupply>,
 }
 
 /// A periodic or sporadic task, `τ = {C^p, T, D, M}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Its name, unique in the set.
+    /// Name of the task, unique in the set.
     pub name: String,
-    /// Shortest time between releases, T.
+    /// Shortest time between releases, T, in ns.
     pub period_ns: u64,
-    /// Relative deadline, `D <= T`.
+    /// Relative deadline, `D <= T`, in ns.
     pub deadline_ns: u64,
-    /// Memory it must have, M.
+    /// Memory that the task must have, M.
     pub memory: Bytes,
-    /// `wcet_ns[p - 1]` is `C^p`, its worst-case execution time alone with p warm partitions; non-increasing.
+    /// Worst-case execution times, in ns: `wcet_ns[p - 1]` is `C^p`, the time of the task alone with p warm partitions;
+    /// non-increasing.
     pub wcet_ns: Vec<u64>,
-    /// Longest delay between arrival and release.
+    /// Longest delay between arrival and release, in ns.
     pub jitter_ns: u64,
-    /// Longest time that one lower-priority task of its core executes while it holds something that this task waits for,
-    /// in ns. Which task that is, is not known: bounds charge the footprint of all of them. See [`locks`](Self::locks).
+    /// Longest time that one lower-priority task of the same core executes while it holds something that this task waits for,
+    /// in ns. It is not known which task that is, so bounds charge the footprint of all of them. See [`locks`](Self::locks).
     pub blocking_ns: u64,
-    /// Longest stretch in which it cannot be preempted.
+    /// Longest time in which the task cannot be preempted, in ns.
     pub nonpreemptive_ns: u64,
-    /// Locks it takes, under the immediate priority ceiling protocol.
+    /// Locks that the task takes, under the immediate priority ceiling protocol.
     pub locks: Vec<Lock>,
-    /// Priority as in SCHED_FIFO: the larger number runs first. Either all tasks have one or none.
+    /// Priority as in SCHED_FIFO: the task with the larger number runs first. Either all tasks of a set have a priority, or
+    /// none has.
     pub priority: Option<u32>,
-    /// Tasks of one bundle share memory and stay on one core. [Kim2013, §4.5]
+    /// Name of the task's bundle. Tasks of one bundle share memory and stay on one core. [Kim2013, §4.5]
     pub bundle: Option<String>,
-    /// No other task uses its partitions.
+    /// Whether no other task may use the task's partitions.
     pub exclusive: bool,
 }
 
 impl Task {
-    /// A task with its deadline at the end of its period, and nothing that the other fields tell.
+    /// Creates a task with its deadline at the end of its period, and with zero, empty or absent values in the other fields.
     pub fn new(name: String, period_ns: u64, memory: Bytes, wcet_ns: Vec<u64>) -> Task {
         Task {
             name,
@@ -153,24 +161,25 @@ pub struct TaskSet {
     holds: Vec<Holds>,
 }
 
-/// What is wrong with a task set. `place` names the field, such as `tasks[2].deadline_ns`.
+/// An error in a task set. `field` is the path of the field, such as `tasks[2].deadline_ns`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {problem}")]
+#[error("{field}: {problem}")]
 pub struct Invalid {
-    /// The field.
-    pub place: String,
-    /// What is wrong with its value, and a hint.
+    /// Path of the field.
+    pub field: String,
+    /// Description of the error, and a hint.
     pub problem: String,
 }
 
 impl Invalid {
-    fn at(place: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { place: place.into(), problem: problem.into() }
+    fn at(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into() }
     }
 }
 
 impl TaskSet {
-    /// Checks tasks and platform. Also returns warnings: curves that had to be raised or extended.
+    /// Creates a task set after checking tasks and platform. Also returns warnings about curves that had to be raised or
+    /// extended.
     pub fn new(platform: Platform, mut tasks: Vec<Task>) -> Result<(Self, Vec<String>), Invalid> {
         check_platform(&platform)?;
         if tasks.is_empty() {
@@ -197,46 +206,46 @@ impl TaskSet {
         let mut order: Vec<usize> = (0..tasks.len()).collect();
         order.sort_by_key(|&task| (std::cmp::Reverse(tasks[task].priority), tasks[task].deadline_ns, task));
         let mut rank = vec![0; tasks.len()];
-        for (place, &task) in order.iter().enumerate() {
-            rank[task] = place;
+        for (index, &task) in order.iter().enumerate() {
+            rank[task] = index;
         }
         let holds = numbered(&tasks);
         Ok((Self { platform, tasks, order, rank, holds }, warnings))
     }
 
-    /// The machine.
+    /// Returns the machine.
     pub fn platform(&self) -> &Platform {
         &self.platform
     }
 
-    /// The tasks, in the order given.
+    /// Returns the tasks, in the order given.
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
     }
 
-    /// Indices of the tasks, highest priority first: by priority, then deadline, then position.
+    /// Returns the indices of the tasks, highest priority first: by priority, then deadline, then position.
     pub fn by_priority(&self) -> &[usize] {
         &self.order
     }
 
-    /// Place of each task in [`by_priority`](Self::by_priority).
+    /// Returns the position of `task` in [`by_priority`](Self::by_priority).
     pub fn rank(&self, task: usize) -> usize {
         self.rank[task]
     }
 
-    /// The locks of `task`, by numbers that hold for the whole set.
+    /// Returns the locks of `task`. Their numbers are valid for the whole set.
     pub fn holds(&self, task: usize) -> Holds {
         self.holds[task]
     }
 
-    /// The same tasks on another machine, checked again.
+    /// Returns the same tasks on another machine, checked again.
     pub fn on(&self, platform: Platform) -> Result<Self, Invalid> {
         Ok(Self::new(platform, self.tasks.clone())?.0)
     }
 
-    /// The set with every execution time scaled by `numerator / denominator`, rounded up.
+    /// Returns the set with every execution time scaled by `numerator / denominator`, rounded up.
     ///
-    /// Times stop at [`TIME_MAX_NS`], which no deadline can accommodate.
+    /// Scaled times are at most [`TIME_MAX_NS`], which no realistic deadline can accommodate.
     pub fn with_wcet_scaled(&self, numerator: u64, denominator: u64) -> Self {
         let mut scaled = self.clone();
         for time in scaled.tasks.iter_mut().flat_map(|task| task.wcet_ns.iter_mut()) {
@@ -245,7 +254,8 @@ impl TaskSet {
         scaled
     }
 
-    /// Every task `copies` times (at least once), as [Kim2013, §5.5] makes larger sets; copies are numbered in the names.
+    /// Returns a set with every task `copies` times (at least once), as [Kim2013, §5.5] makes larger sets. The names of the
+    /// copies are numbered.
     pub fn copied(&self, copies: u32) -> Result<Self, Invalid> {
         if copies <= 1 {
             return Ok(self.clone());
@@ -259,9 +269,9 @@ impl TaskSet {
         Ok(Self::new(self.platform.clone(), (1..=copies).flat_map(copy).collect())?.0)
     }
 
-    /// The set with a machine of `count` of its partitions, each as large as it was.
+    /// Returns the set on a machine with only `count` of its partitions, each as large as before.
     ///
-    /// Panics if `count` is none or more than there are.
+    /// Panics if `count` is 0 or greater than the number of partitions.
     pub(crate) fn with_partitions(&self, count: u32) -> Self {
         assert!((1..=self.platform.partitions).contains(&count), "{count} of {} partitions", self.platform.partitions);
         let mut changed = self.clone();
@@ -272,7 +282,7 @@ impl TaskSet {
         changed
     }
 
-    /// The set with the tasks of a bundle taken apart: free to run anywhere, each with partitions of its own.
+    /// Returns the set with the tasks of a bundle taken apart. They may then run on any core, each with partitions of its own.
     /// [Kim2013, §4.5]
     pub(crate) fn with_bundle_apart(&self, bundle: &str) -> Self {
         let mut changed = self.clone();
@@ -282,7 +292,8 @@ impl TaskSet {
         changed
     }
 
-    /// The set with tasks that must run on one CPU bundled, so that a plan keeps them together; their bundles come with them.
+    /// Returns the set with tasks that must run on one CPU bundled, so that a plan keeps them together. The other tasks of
+    /// their bundles join them. It is an error if two tasks of a bundle must run on different CPUs.
     ///
     /// `cpu_of`: the CPU that a task of this name must run on.
     pub fn with_pins(&self, cpu_of: impl Fn(&str) -> Option<CpuId>) -> Result<Self, Invalid> {
@@ -305,7 +316,8 @@ impl TaskSet {
         Ok(Self::new(self.platform.clone(), tasks)?.0)
     }
 
-    /// The set with priorities in the given order of its tasks, highest first; those left out come last.
+    /// Returns the set with priorities in the given order of task indices, highest first. Tasks that are left out get the
+    /// lowest priority.
     pub fn with_priorities(&self, order: &[usize]) -> Self {
         let mut tasks = self.tasks.clone();
         for task in &mut tasks {
@@ -317,14 +329,14 @@ impl TaskSet {
         Self::new(self.platform.clone(), tasks).expect("priorities make a good set no worse").0
     }
 
-    /// The set with another refill time Δ.
+    /// Returns the set with another refill time Δ.
     pub fn with_refill(&self, refill_ns: u64) -> Self {
         let mut changed = self.clone();
         changed.platform.refill_ns = refill_ns.min(TIME_MAX_NS);
         changed
     }
 
-    /// Memory of one partition that one core can use.
+    /// Returns the memory of one partition that one core can use.
     pub fn partition_memory(&self) -> Bytes {
         let Platform { memory, partitions, cores, scope, .. } = self.platform;
         match scope {
@@ -333,9 +345,10 @@ impl TaskSet {
         }
     }
 
-    /// What `task` takes of each of its `count` partitions, against [`capacity`](Self::capacity). [Kim2013, eq. 3]
+    /// Returns the memory that `task` takes of each of its `count` partitions, to compare with [`capacity`](Self::capacity).
+    /// [Kim2013, eq. 3]
     ///
-    /// In pages, or, for the paper's form, in 2^-20 pages (rounded up).
+    /// The unit is a page or, for the paper's form, 2^-20 pages (rounded up).
     pub fn memory_per_partition(&self, task: usize, count: u32) -> u64 {
         let count = u64::from(count.max(1));
         match self.platform.memory_rule {
@@ -347,7 +360,7 @@ impl TaskSet {
         }
     }
 
-    /// What one partition holds, in the unit of [`memory_per_partition`](Self::memory_per_partition).
+    /// Returns the memory of one partition, in the unit of [`memory_per_partition`](Self::memory_per_partition).
     pub fn capacity(&self) -> u64 {
         let pages = self.partition_memory().0 / self.platform.page.0;
         match self.platform.memory_rule {
@@ -359,19 +372,19 @@ impl TaskSet {
         }
     }
 
-    /// Fewest partitions whose memory holds `task` alone; `None` if even all of them are too small.
+    /// Returns the smallest number of partitions whose memory holds `task` alone; `None` if even all of them are too small.
     pub fn fewest_partitions(&self, task: usize) -> Option<u32> {
         (1..=self.platform.partitions).find(|&count| self.memory_per_partition(task, count) <= self.capacity())
     }
 }
 
-/// `time * numerator / denominator`, rounded up, at most [`TIME_MAX_NS`].
+/// Returns `time * numerator / denominator`, rounded up, at most [`TIME_MAX_NS`].
 pub fn scale_up(time: u64, numerator: u64, denominator: u64) -> u64 {
     let scaled = (u128::from(time) * u128::from(numerator)).div_ceil(u128::from(denominator.max(1)));
     u64::try_from(scaled).unwrap_or(u64::MAX).min(TIME_MAX_NS)
 }
 
-/// Task indices grouped by bundle, tasks without one alone; in order of first appearance.
+/// Returns the task indices grouped by bundle, in order of first appearance. A task without a bundle is a group of its own.
 pub fn bundles(tasks: &[Task]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
@@ -403,10 +416,12 @@ pub(crate) mod tests {
             switch_ns: 0,
             release_interrupt_ns: 0,
             preemption_ns: 0,
+            replacement: Replacement::Lru,
             scope: Scope::Shared,
             page: Bytes(4096),
             memory_rule: MemoryRule::Pages,
             cold_start: false,
+            supply: None,
         }
     }
 
@@ -427,9 +442,9 @@ pub(crate) mod tests {
 
     #[test]
     fn whole_pages_can_need_a_partition_more_than_the_papers_division() {
-        // 3 partitions of 2 pages; a task of 5 pages: 5/3 = 1.67 <= 2 fits in pages too (ceil 2).
-        // With partitions of 5 pages and a task of 11 pages on 2 partitions: 5.5 > 5 fails both; 3 partitions: 3.67, ceil 4.
-        // They differ where capacity is not whole: 9 pages over 2 partitions is 4.5 pages of capacity each.
+        // The rules differ if the capacity is not a whole number of pages: 9 pages over 2 partitions give each partition 4.5
+        // pages. By the paper's division, a task of 9 pages takes 4.5 of each, which fits. In whole pages it takes 5 of each,
+        // and only 4 fit.
         let machine = Platform { memory: Bytes(9 * 4096), ..platform(1, 2, 64, 1) };
         let nine_pages = Task { memory: Bytes(9 * 4096), ..task("a", 100, 0, &[1, 1]) };
         let (set, _) = TaskSet::new(machine.clone(), vec![nine_pages.clone()]).unwrap();

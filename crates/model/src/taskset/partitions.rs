@@ -5,9 +5,9 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Most partitions a cache can have here: a 64 MiB cache of 16 ways has 1024 page colors.
+/// Maximum number of partitions of a cache. A 64 MiB cache of 16 ways has 1024 page colors.
 pub const PARTITIONS_MAX: u32 = 1024;
-/// Words of a [`PartitionSet`].
+/// Number of words of a [`PartitionSet`].
 pub(crate) const WORDS: usize = PARTITIONS_MAX as usize / 64;
 
 /// A set of partitions, numbered from 0 here and from 1 in files, as in \[Kim2013\].
@@ -17,45 +17,45 @@ pub(crate) const WORDS: usize = PARTITIONS_MAX as usize / 64;
 pub struct PartitionSet(pub(crate) [u64; WORDS]);
 
 impl PartitionSet {
-    /// The partitions `first .. first + count`. Panics beyond [`PARTITIONS_MAX`].
+    /// Returns the partitions `first .. first + count`. Panics if a number is not below [`PARTITIONS_MAX`].
     pub fn range(first: u32, count: u32) -> Self {
         (first..first + count).collect()
     }
 
-    /// The partitions whose bits are set, 64 to a word; words beyond [`PARTITIONS_MAX`] do not count.
+    /// Returns the partitions whose bits are set in `words`, 64 to a word. Words beyond [`PARTITIONS_MAX`] are ignored.
     pub fn from_words(words: &[u64]) -> Self {
         Self(std::array::from_fn(|word| words.get(word).copied().unwrap_or(0)))
     }
 
-    /// Adds a partition. Panics beyond [`PARTITIONS_MAX`].
+    /// Adds a partition. Panics if its number is not below [`PARTITIONS_MAX`].
     pub fn insert(&mut self, partition: u32) {
         assert!(partition < PARTITIONS_MAX, "partition {partition} of at most {PARTITIONS_MAX}");
         self.0[partition as usize / 64] |= 1 << (partition % 64);
     }
 
-    /// Takes a partition out.
+    /// Removes a partition.
     pub fn remove(&mut self, partition: u32) {
         if partition < PARTITIONS_MAX {
             self.0[partition as usize / 64] &= !(1 << (partition % 64));
         }
     }
 
-    /// Whether the partition is in it.
+    /// Whether the set contains the partition.
     pub fn contains(&self, partition: u32) -> bool {
         partition < PARTITIONS_MAX && self.0[partition as usize / 64] >> (partition % 64) & 1 == 1
     }
 
-    /// How many there are.
+    /// Returns the number of partitions in the set.
     pub fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
     }
 
-    /// The partitions, ascending.
+    /// Returns the partitions, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().zip(0u32..).flat_map(|(&word, index)| {
             let mut rest = word;
@@ -67,19 +67,19 @@ impl PartitionSet {
         })
     }
 
-    /// Partitions in either.
+    /// Returns the partitions in either set.
     pub fn union(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
-    /// Partitions in both.
+    /// Returns the partitions in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 }
 
 impl From<PartitionSet> for Vec<u32> {
-    /// The numbers in files.
+    /// Returns the numbers of the partitions as in files, from 1.
     fn from(set: PartitionSet) -> Self {
         set.iter().map(|partition| partition + 1).collect()
     }

@@ -1,42 +1,43 @@
-//! The programs of a task set: what is started for every task, and how its jobs are seen.
+//! The programs of a task set: the command of every task, and how its jobs are observed.
 
 use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::read::{Fields, Placed, ReadError, SET_FIELDS, TASK_FIELDS, Value, number, parse, wrong};
+use super::read::{Fields, ReadError, SET_FIELDS, Spanned, TASK_FIELDS, Value, number, parse, wrong};
 use super::{Others, TIME_MAX_NS};
 use crate::costs::Costs;
 use crate::units::{Bytes, CpuId, Ns, parse_list};
 
-/// The first word of a built-in workload's command: whoever starts it puts isochrome's own executable in its place.
+/// The first word of a built-in workload's command. The program that starts the command puts isochrome's own executable in its
+/// place.
 pub const OWN: &str = "isochrome";
 
-/// The second word of a built-in workload's command: the verb of isochrome that does its jobs.
+/// The second word of a built-in workload's command: the subcommand of isochrome that runs its jobs.
 pub const JOB_VERB: &str = "job";
 
-/// CPUs are numbered below this.
+/// Upper limit of CPU numbers: every CPU has a number below this.
 const CPUS_MAX: u32 = 8192;
 
-/// Programs to run together, and what they run on.
+/// Programs to run together, with their CPUs and the partitioning of the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Programs {
     /// CPUs for the tasks, ascending, at least one.
     pub cpus: Vec<CpuId>,
     /// Cache level that is partitioned.
     pub level: u8,
-    /// By what means.
+    /// Means by which the cache is partitioned.
     pub method: Partitioning,
     /// The programs; names are unique.
     pub tasks: Vec<Program>,
 }
 
-/// By what means a cache is partitioned.
+/// Means by which a cache is partitioned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Partitioning {
-    /// Not at all.
+    /// The cache is not partitioned.
     None,
     /// Page colors.
     #[default]
@@ -47,86 +48,89 @@ pub enum Partitioning {
     Both,
 }
 
-/// How jobs of a program are seen.
+/// How the jobs of a program are observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Jobs {
-    /// From outside: a job begins when a timer wakes the program, and is complete when it sleeps again.
+    /// The kernel shows the jobs: a job begins when a timer wakes the program, and is complete when the program sleeps again.
     #[default]
     Wakeup,
     /// A line on standard input releases a job, a line on standard output completes it.
     Line,
-    /// The program marks them (isochrome.h).
+    /// The program marks the begin and the end of its jobs (isochrome.h).
     Marks,
 }
 
-/// One program.
+/// A program of a task set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Program {
-    /// Its name, unique in the set.
+    /// Name of the program, unique in the set.
     pub name: String,
-    /// The program and its arguments, at least one text. That of a built-in workload begins with [`OWN`] and [`JOB_VERB`].
+    /// The program and its arguments, at least one text. The command of a built-in workload begins with [`OWN`] and
+    /// [`JOB_VERB`].
     pub command: Vec<String>,
-    /// Time between releases; 0 where it is best effort.
+    /// Time between releases, in ns; 0 for a best-effort program.
     #[serde(rename = "period_ns", default, skip_serializing_if = "is_default")]
     pub period: Ns,
-    /// Relative deadline, at most the period.
+    /// Relative deadline, at most the period, in ns.
     #[serde(rename = "deadline_ns", default, skip_serializing_if = "is_default")]
     pub deadline: Ns,
-    /// Memory it uses.
+    /// Memory that the program uses, in bytes.
     #[serde(rename = "memory_bytes", default)]
     pub memory: Bytes,
-    /// Priority, the larger number first; deadline-monotonic where none has one.
+    /// Priority, the larger number first. If no program has a priority, priorities are deadline-monotonic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// The CPU it must run on.
+    /// The CPU that the program must run on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuId>,
-    /// Execution time that no job may exceed.
+    /// Execution time that no job may exceed, in ns.
     #[serde(rename = "budget_ns", default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Ns>,
-    /// How its jobs are seen.
+    /// How the jobs of the program are observed.
     #[serde(default, skip_serializing_if = "is_default")]
     pub jobs: Jobs,
-    /// Whether the period is only the least time between two releases, so that none can be missing. Not of a program that lines release.
+    /// Whether the period is only the shortest time between two releases, so that no release can be missing. A program whose
+    /// jobs are lines cannot be sporadic.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sporadic: bool,
-    /// Programs of one bundle share memory and stay on one CPU. [Kim2013, §4.5]
+    /// Name of the program's bundle. Programs of one bundle share memory and stay on one CPU. [Kim2013, §4.5]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<String>,
-    /// It has no period and no bound, and runs at ordinary priority beside the others.
+    /// Whether the program has no period and no bound, and runs at ordinary priority beside the others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub best_effort: bool,
 }
 
-/// Whether a field is as it is read where it is missing.
+/// Whether a field has the value that is read if the field is missing.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
 impl Programs {
-    /// Those with periods and bounds.
+    /// Returns the programs that have periods and bounds.
     pub fn periodic(&self) -> impl Iterator<Item = &Program> {
         self.tasks.iter().filter(|program| !program.best_effort)
     }
 }
 
-/// What a file says of the programs to run, and of the machine they were measured on.
+/// The programs to run that a file contains, and facts about the machine that they were measured on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Runnable {
     /// The programs.
     pub programs: Programs,
-    /// [`Machine::fingerprint`](crate::machine::Machine::fingerprint), in a profile.
+    /// [`Machine::fingerprint`](crate::machine::Machine::fingerprint) of the measured machine; `None` if the file is not a
+    /// profile.
     pub fingerprint: Option<String>,
-    /// The measured costs that it charges.
+    /// The measured costs that the file charges.
     pub costs: Option<Costs>,
 }
 
-/// The programs of a file that may be about planning alone: `None` if no task has one. Nothing is warned about.
+/// Reads the programs of a file that may be for planning alone; `None` if no task has a program. Gives no warnings.
 pub fn runnable(text: &str) -> Result<Option<Runnable>, ReadError> {
     let root = parse(text)?;
     let file = Fields::of(String::new(), &root)?;
-    let has_program = |task: &Placed| match &task.value {
+    let has_program = |task: &Spanned| match &task.value {
         Value::Table(fields) => fields.iter().any(|(name, _)| name == "command" || name == "workload"),
         _ => false,
     };
@@ -137,23 +141,23 @@ pub fn runnable(text: &str) -> Result<Option<Runnable>, ReadError> {
     Ok(Some(Runnable { programs, fingerprint: file.text("fingerprint")?, costs: Costs::stated(text) }))
 }
 
-/// A task set as its file says it: what runs, and what else there is to plan by.
+/// A task set as its file declares it: the programs to run, and the fields for planning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Declared {
     /// The programs.
     pub programs: Programs,
-    /// What the set says besides.
+    /// Fields of the set that `programs` does not contain.
     pub set: Others,
-    /// What it says of each task besides.
+    /// Fields of each task that `programs` does not contain.
     pub tasks: Vec<Others>,
 }
 
-/// Reads the programs of a `taskset.toml`, or of a profile. Also returns warnings about fields nobody knows.
+/// Reads the programs of a `taskset.toml`, or of a profile. Also returns warnings about unknown fields.
 pub fn programs(text: &str) -> Result<(Programs, Vec<String>), ReadError> {
     declared(text).map(|(declared, warnings)| (declared.programs, warnings))
 }
 
-/// Reads all that a `taskset.toml` or a profile says. Also returns warnings about fields nobody knows.
+/// Reads all fields of a `taskset.toml` or of a profile. Also returns warnings about unknown fields.
 pub fn declared(text: &str) -> Result<(Declared, Vec<String>), ReadError> {
     let root = parse(text)?;
     let file = Fields::of(String::new(), &root)?;
@@ -176,8 +180,8 @@ pub fn declared(text: &str) -> Result<(Declared, Vec<String>), ReadError> {
     )?;
     let (mut tasks, mut others) = (Vec::new(), Vec::new());
     let mut names = BTreeSet::new();
-    for (index, placed) in file.list("tasks", "one [[tasks]] for every program")?.iter().enumerate() {
-        let fields = Fields::of(format!("tasks[{index}]"), placed)?;
+    for (index, spanned) in file.list("tasks", "one [[tasks]] for every program")?.iter().enumerate() {
+        let fields = Fields::of(format!("tasks[{index}]"), spanned)?;
         fields.warn_about_others(TASK_FIELDS, &mut warnings);
         let program = program(&fields, &cpus)?;
         if !names.insert(program.name.clone()) {
@@ -205,19 +209,19 @@ pub fn declared(text: &str) -> Result<(Declared, Vec<String>), ReadError> {
     Ok((Declared { programs, set, tasks: others }, warnings))
 }
 
-/// `cpus = "0-1"`, or a list of numbers.
+/// Reads the CPUs, such as `cpus = "0-1"` or a list of numbers, and returns them in ascending order.
 fn cpus(file: &Fields) -> Result<Vec<CpuId>, ReadError> {
-    let placed = file.require("cpus", "the CPUs for the tasks, such as cpus = \"1\" or cpus = \"0-3,8\"")?;
-    let members = match &placed.value {
+    let spanned = file.require("cpus", "the CPUs for the tasks, such as cpus = \"1\" or cpus = \"0-3,8\"")?;
+    let members = match &spanned.value {
         Value::Text(text) => parse_list(text, CPUS_MAX).map_err(|error| file.wrong("cpus", error.to_string()))?,
         Value::List(items) => {
             let mut members = BTreeSet::new();
             for (index, item) in items.iter().enumerate() {
-                let place = format!("{}[{index}]", file.named("cpus"));
-                let cpu = number(item, &place)?;
+                let path = format!("{}[{index}]", file.named("cpus"));
+                let cpu = number(item, &path)?;
                 match u32::try_from(cpu) {
                     Ok(cpu) if cpu < CPUS_MAX => members.insert(cpu),
-                    _ => return Err(wrong(item.at, place, format!("{cpu} is not the number of a CPU"))),
+                    _ => return Err(wrong(item.at, path, format!("{cpu} is not the number of a CPU"))),
                 };
             }
             members.into_iter().collect()
@@ -308,7 +312,7 @@ fn program(fields: &Fields, cpus: &[CpuId]) -> Result<Program, ReadError> {
     })
 }
 
-/// The command, and whether it is a built-in workload.
+/// Returns the command, and whether it is that of a built-in workload.
 fn command(fields: &Fields) -> Result<(Vec<String>, bool), ReadError> {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let (name, command) = match (fields.get("command"), fields.text("workload")?) {
@@ -320,19 +324,19 @@ fn command(fields: &Fields) -> Result<(Vec<String>, bool), ReadError> {
         }
         (None, Some(workload)) if words(&workload).is_empty() => ("workload", Vec::new()),
         (None, Some(workload)) => ("workload", [words(&format!("{OWN} {JOB_VERB}")), words(&workload)].concat()),
-        (Some(Placed { value: Value::Text(text), .. }), None) if text.contains(['"', '\'', '\\']) => {
+        (Some(Spanned { value: Value::Text(text), .. }), None) if text.contains(['"', '\'', '\\']) => {
             let problem = format!(
                 "`{text}` holds quotes, which are not read here\n  hint: write a list: command = [\"program\", \"argument\"]"
             );
             return Err(fields.wrong("command", problem));
         }
-        (Some(Placed { value: Value::Text(text), .. }), None) => ("command", words(text)),
+        (Some(Spanned { value: Value::Text(text), .. }), None) => ("command", words(text)),
         (Some(_), None) => {
             let texts = fields.list("command", "")?.iter().enumerate().map(|(index, item)| match &item.value {
                 Value::Text(text) => Ok(text.clone()),
                 other => {
-                    let place = format!("{}[{index}]", fields.named("command"));
-                    Err(wrong(item.at, place, format!("must be a text, this is {}", other.kind())))
+                    let path = format!("{}[{index}]", fields.named("command"));
+                    Err(wrong(item.at, path, format!("must be a text, this is {}", other.kind())))
                 }
             });
             ("command", texts.collect::<Result<Vec<_>, _>>()?)

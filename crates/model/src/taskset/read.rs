@@ -1,16 +1,19 @@
-//! Task sets and allocations from JSON or TOML. Errors name the line, the column and the field.
+//! Reads task sets and allocations from JSON or TOML. Errors name the line, the column and the field.
 
 mod allocation;
 mod fields;
 mod values;
 
 use super::{Invalid, Lock, MemoryRule, Platform, RefillChoice, RefillKind, Refills, Scope, Task, TaskSet};
+use crate::machine::Fact;
+use crate::replacement::Replacement;
+use crate::supply::{ChargedSupply, CpuSupply, SupplyChoice};
 use crate::units::Bytes;
 
 pub use allocation::{Allocation, Allotted, allocation};
 pub(super) use fields::{Fields, SET_FIELDS, TASK_FIELDS, number, wrong};
 pub use values::Spot;
-pub(super) use values::{Placed, Value, parse};
+pub(super) use values::{Spanned, Value, parse};
 
 /// Numbers that the command line gives instead of the file, or in addition to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,11 +24,15 @@ pub struct Overrides {
     pub partitions: Option<u32>,
     /// Replaces `memory_mib` of the file.
     pub memory: Option<Bytes>,
-    /// The refill time to charge.
+    /// The refill time to charge; if `None`, the longer of the times for clean and for dirty lines.
     pub refill: Option<RefillChoice>,
-    /// Memory to assume if neither the file nor the command line says. Use it only where memory has no influence.
+    /// Replaces `replacement` of the file.
+    pub replacement: Option<Replacement>,
+    /// The supply to charge; if `None`, that of the file if it has one.
+    pub supply: Option<SupplyChoice>,
+    /// Memory to assume if neither the file nor the command line gives it. Use this only where memory has no influence.
     pub memory_default: Option<Bytes>,
-    /// Number of cores to assume if neither the file nor the command line says.
+    /// Number of cores to assume if neither the file nor the command line gives it.
     pub cores_default: Option<u32>,
 }
 
@@ -49,15 +56,15 @@ pub enum ReadError {
         at: Spot,
         /// Name of the field.
         field: &'static str,
-        /// What can be given instead, after a comma; empty if nothing in the file can replace the field.
+        /// Alternative to the field, after a comma; empty if nothing in the file can replace the field.
         alternative: &'static str,
     },
     /// A field is missing, or has an unusable value.
     #[error("{at}: {what}")]
     Field {
-        /// Location of the field, or the begin of the object without it.
+        /// Location of the field, or the beginning of the object that lacks the field.
         at: Spot,
-        /// The field, and what is wrong with it.
+        /// The field, and a description of the error.
         what: Invalid,
     },
 }
@@ -93,7 +100,7 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
                 }));
             }
         },
-        // Nobody knows whether what a task displaces was written: the longer time is safe.
+        // It is not known whether the lines that a task displaces are dirty, so the longer time is charged.
         None => refills.clean_ns.max(refills.dirty_ns).ok_or_else(|| missing("refill_ns_per_partition"))?,
     };
     let platform = Platform {
@@ -109,24 +116,53 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
         switch_ns: file.number("switch_ns")?.unwrap_or(0),
         release_interrupt_ns: file.number("release_interrupt_ns")?.unwrap_or(0),
         preemption_ns: file.number("preemption_ns")?.unwrap_or(0),
+        replacement: overrides.replacement.unwrap_or(file.choice("replacement", &Replacement::NAMED)?),
         scope: file.choice("cache", &[("shared", Scope::Shared), ("private", Scope::Private)])?,
         page: Bytes(file.number("page_bytes")?.unwrap_or(4096)),
         memory_rule: file.choice("memory_rule", &[("pages", MemoryRule::Pages), ("kim2013", MemoryRule::Kim2013)])?,
         cold_start: file.flag("cold_start")?,
+        supply: supply(&file, overrides.supply, &mut warnings)?,
     };
-    // The only protocol that the bounds know; any other word is refused.
+    // This is the only protocol that the bounds cover; any other word is refused.
     file.choice("lock_protocol", &[("immediate_ceiling", ())])?;
     let mut tasks = Vec::new();
-    for (index, placed) in file.list("tasks", "a list of tasks with name, period_ns and wcet_ns")?.iter().enumerate() {
-        let fields = Fields::of(format!("tasks[{index}]"), placed)?;
+    for (index, spanned) in file.list("tasks", "a list of tasks with name, period_ns and wcet_ns")?.iter().enumerate() {
+        let fields = Fields::of(format!("tasks[{index}]"), spanned)?;
         if !fields.flag("best_effort")? {
             tasks.push(task(&fields, &mut warnings)?);
         }
     }
     let (set, more) =
-        TaskSet::new(platform, tasks).map_err(|what| ReadError::Field { at: spot_of(&root, &what.place), what })?;
+        TaskSet::new(platform, tasks).map_err(|what| ReadError::Field { at: spot_of(&root, &what.field), what })?;
     warnings.extend(more);
     Ok((set, warnings))
+}
+
+/// Reads the supply to charge: a list of the supplies of CPUs, each with its source.
+fn supply(
+    file: &Fields,
+    choice: Option<SupplyChoice>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<ChargedSupply>, ReadError> {
+    let known: Vec<Fact<CpuSupply>> = match file.get("supply") {
+        Some(placed) => serde_json::from_value(placed.value.to_json())
+            .map_err(|error| wrong(placed.at, "supply", format!("is not a list of the supplies of CPUs: {error}")))?,
+        None => Vec::new(),
+    };
+    match (choice, ChargedSupply::of(&known)) {
+        (Some(SupplyChoice::Measured), None) => Err(ReadError::Missing {
+            at: Spot::BEGIN,
+            field: "supply",
+            alternative: ", or measure it: isochrome probe -o machine.json, then isochrome profile --machine machine.json",
+        }),
+        (Some(SupplyChoice::Full), Some(charged)) if !charged.steps.is_full() => {
+            warnings
+                .push(format!("supply: the bounds hold only while no CPU is withheld. They do not charge {charged}"));
+            Ok(None)
+        }
+        (Some(SupplyChoice::Full), _) => Ok(None),
+        (_, charged) => Ok(charged),
+    }
 }
 
 fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> {
@@ -136,14 +172,12 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
         None => return Err(fields.missing("period_ns", "every task has a period")),
     };
     let curve = fields.require("wcet_ns", "C^p for p = 1..N_P, or one number if it does not depend on p")?;
-    let place = fields.named("wcet_ns");
+    let path = fields.named("wcet_ns");
     let wcet_ns = match &curve.value {
-        Value::List(times) => times
-            .iter()
-            .enumerate()
-            .map(|(p, time)| number(time, &format!("{place}[{p}]")))
-            .collect::<Result<_, _>>()?,
-        _ => vec![number(curve, &place)?],
+        Value::List(times) => {
+            times.iter().enumerate().map(|(p, time)| number(time, &format!("{path}[{p}]"))).collect::<Result<_, _>>()?
+        }
+        _ => vec![number(curve, &path)?],
     };
     fields.require("name", "every task has a name")?;
     Ok(Task {
@@ -167,8 +201,8 @@ fn locks(task: &Fields, warnings: &mut Vec<String>) -> Result<Vec<Lock>, ReadErr
     if task.get("locks").is_none() {
         return Ok(Vec::new());
     }
-    let read = |(index, placed)| {
-        let fields = Fields::of(format!("{}[{index}]", task.named("locks")), placed)?;
+    let read = |(index, spanned)| {
+        let fields = Fields::of(format!("{}[{index}]", task.named("locks")), spanned)?;
         fields.warn_about_others(&["name", "longest", "longest_ns"], warnings);
         fields.require("name", "tasks that name the same lock exclude each other")?;
         let name = fields.text("name")?.unwrap_or_default();
@@ -181,16 +215,16 @@ fn locks(task: &Fields, warnings: &mut Vec<String>) -> Result<Vec<Lock>, ReadErr
 }
 
 /// Returns the location of a field such as `tasks[2].wcet_ns[0]`, or of the innermost part of its path that exists.
-fn spot_of(root: &Placed, place: &str) -> Spot {
+fn spot_of(root: &Spanned, path: &str) -> Spot {
     let mut at = root;
-    for step in place.split(['.', '[']) {
+    for step in path.split(['.', '[']) {
         let next = match (&at.value, step.strip_suffix(']')) {
             (Value::List(items), Some(index)) => index.parse().ok().and_then(|index: usize| items.get(index)),
             (Value::Table(fields), None) => {
                 // `period_ns` may have been given as `period`.
                 let spelled =
                     |name: &str| name == step || step.strip_suffix("_ns").or(step.strip_suffix("_mib")) == Some(name);
-                fields.iter().find(|(name, _)| spelled(name)).map(|(_, placed)| placed)
+                fields.iter().find(|(name, _)| spelled(name)).map(|(_, spanned)| spanned)
             }
             _ => None,
         };
@@ -317,6 +351,21 @@ wcet_ns = 5
     }
 
     #[test]
+    fn lru_is_assumed_unless_the_file_or_the_command_line_allows_any_policy() {
+        let assumed = |text: &str, replacement| {
+            let (set, warnings) = task_set(text, Overrides { replacement, ..Overrides::default() }).unwrap();
+            assert!(warnings.is_empty(), "{warnings:?}");
+            set.platform().replacement
+        };
+        let any = format!("replacement = \"any\"\n{SAME}");
+        assert_eq!((assumed(SAME, None), assumed(&any, None)), (Replacement::Lru, Replacement::Any));
+        assert_eq!(assumed(SAME, Some(Replacement::Any)), Replacement::Any);
+        assert_eq!(assumed(&any, Some(Replacement::Lru)), Replacement::Lru);
+        let refused = read(&any.replace("any", "fifo")).unwrap_err();
+        assert_eq!(refused, "line 1, column 15: replacement: `fifo` is not one of `lru`, `any`");
+    }
+
+    #[test]
     fn the_longer_of_the_measured_refill_times_is_charged_unless_another_is_asked_for() {
         let file = format!("refill_dirty_ns_per_partition = 60_000\nlines_per_partition = 4096\nmiss_ns = 60\n{SAME}");
         let charged = |text: &str, refill: Option<&str>| {
@@ -339,6 +388,43 @@ wcet_ns = 5
         assert!(charged(&half, None).unwrap_err().starts_with("line 1, column 1: lines_per_partition: is missing"));
         let huge = format!("lines_per_partition = 4294967296\nmiss_ns = 4294967296\n{SAME}");
         assert!(charged(&huge, None).unwrap_err().contains("exceeds the longest time"));
+    }
+
+    #[test]
+    fn the_supply_of_a_file_is_charged_unless_the_full_supply_is_asked_for() {
+        let of_cpu = |cpu: u32, withheld: u64| {
+            format!(
+                r#"{{"source": "measured", "value": {{"cpu": {cpu}, "watched_ns": 4000000000, "threshold_ns": 5000,
+                "steps": [{{"window_ns": 900000, "withheld_ns": {withheld}, "interruptions": 2}}]}}}}"#
+            )
+        };
+        let with = |supply: &str| FILE.replacen('{', &format!(r#"{{"supply": {supply},"#), 1);
+        let both = with(&format!("[{}, {}]", of_cpu(0, 7000), of_cpu(1, 8000)));
+        let charged = |text: &str, supply| {
+            let (set, warnings) =
+                task_set(text, Overrides { supply, ..Overrides::default() }).map_err(|error| error.to_string())?;
+            Ok::<_, String>((
+                set.platform().supply.as_ref().map(|charged| charged.steps.withheld_ns(900_000)),
+                warnings,
+            ))
+        };
+        // The worst of both CPUs is charged.
+        for choice in [None, Some(SupplyChoice::Measured)] {
+            assert_eq!(charged(&both, choice), Ok((Some(8000), vec![])));
+        }
+        let (full, warnings) = charged(&both, Some(SupplyChoice::Full)).unwrap();
+        assert_eq!(full, None);
+        assert!(warnings[0].contains("They do not charge the supply of CPUs 0-1, observed for 4.0 s"), "{warnings:?}");
+        assert_eq!(
+            (charged(FILE, None), charged(FILE, Some(SupplyChoice::Full))),
+            (Ok((None, vec![])), Ok((None, vec![])))
+        );
+        let missing = charged(FILE, Some(SupplyChoice::Measured)).unwrap_err();
+        assert!(missing.contains("supply: is missing") && missing.contains("isochrome probe"), "{missing}");
+        // More is withheld than the window is long.
+        let impossible = charged(&with(&format!("[{}]", of_cpu(0, 1_000_000))), None).unwrap_err();
+        assert!(impossible.starts_with("line 1, column 12: supply: "), "{impossible}");
+        assert!(impossible.contains("1000000 ns withheld in a window of 900000 ns"), "{impossible}");
     }
 
     #[test]
@@ -397,7 +483,7 @@ wcet_ns = 5
                 text.splice(at..end, pieces[random.usize(0..pieces.len())].chars());
             }
             let text: String = text.into_iter().collect();
-            // And a few bytes changed, whatever they are.
+            // Then up to one byte is changed to any value.
             let mut bytes = text.into_bytes();
             for _ in 0..random.usize(0..=1) {
                 let at = random.usize(0..bytes.len());

@@ -1,4 +1,4 @@
-//! Times to refill a partition: the known ones, and the one that is charged.
+//! Times to refill a partition: known times, and the time that is charged.
 
 use std::str::FromStr;
 
@@ -14,8 +14,8 @@ pub struct Refills {
     pub clean_ns: Option<u64>,
     /// Refill time if all displaced lines must be written back.
     pub dirty_ns: Option<u64>,
-    /// Refill time with one miss after the other: lines of a partition x miss latency. Measured times are shorter because misses
-    /// overlap, but those of a task whose loads depend on each other do not.
+    /// Refill time with one miss after the other: lines of a partition x miss latency. Measured times are shorter because
+    /// misses overlap, but the misses of a task whose loads depend on each other do not overlap.
     pub serial_ns: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ pub enum RefillKind {
 }
 
 impl RefillKind {
-    /// Returns the name on the command line.
+    /// Returns the name of the kind on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Clean => "clean",

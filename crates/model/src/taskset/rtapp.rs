@@ -35,7 +35,7 @@ struct Work {
     period_us: Option<u64>,
 }
 
-/// Most copies of one thread.
+/// Maximum number of copies of one thread.
 const INSTANCES_MAX: u64 = 1000;
 
 fn wrong<T>(location: &str, problem: impl Into<String>) -> Result<T, NotRtApp> {
@@ -53,7 +53,7 @@ fn microseconds(value: &Value, location: &str) -> Result<u64, NotRtApp> {
     }
 }
 
-/// Whether `key` is an event called `name`. Events of one kind differ in what follows the name.
+/// Whether `key` is an event called `name`. Several events of one name differ in the digits that follow the name.
 fn is_event(key: &str, name: &str) -> bool {
     key.strip_prefix(name).is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -134,7 +134,7 @@ fn one(
         let mut line = |text: String| {
             let _ = writeln!(body, "{text}");
         };
-        // A text of JSON is a text of TOML.
+        // A JSON string is also a TOML string.
         line(format!("\n[[tasks]]\nname = {}", Value::from(called.as_str())));
         line(format!("workload = \"spin {}\"", work.run_us.max(1)));
         match work.period_us {

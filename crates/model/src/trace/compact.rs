@@ -1,10 +1,12 @@
 //! The compact binary format.
 //!
-//! `isotrace`, the version as one byte (1), then blocks: number of accesses (u32, little-endian), bytes that follow (u32), and
-//! a zstd frame. A block of 0 accesses and 0 bytes ends the trace; without it the trace is truncated. Inside a frame every
-//! access is a byte, `kind + 4 x bytes` with kind 0 read, 1 write, 2 fetch and bytes up to 63 (0: a varint with the bytes
-//! follows), and the difference of its address to the previous one's of the same kind as a zigzag varint. Every block starts
-//! from address 0. Varints are LEB128.
+//! A trace begins with `isotrace` and the version as one byte (1). Blocks follow, each with the number of its accesses (u32,
+//! little-endian), the number of bytes that follow (u32), and a zstd frame. A block of 0 accesses and 0 bytes ends the trace; a
+//! trace without such a block is truncated.
+//!
+//! Inside a frame, every access begins with the byte `kind + 4 x bytes`, with kind 0 read, 1 write, 2 fetch and bytes up to 63.
+//! If bytes is 0, a varint with the number of bytes follows. Last comes the difference between the address and that of the
+//! previous access of the same kind, as a zigzag varint. Every block starts from address 0. Varints are LEB128.
 
 use std::io::{Read, Write};
 
@@ -16,7 +18,7 @@ use super::{Access, BATCH, Kind, Source, TraceError};
 const MAGIC: &[u8; 9] = b"isotrace\x01";
 /// Number of accesses per block.
 const BLOCK: usize = 1 << 16;
-/// Most bytes of one encoded access: head, size, difference.
+/// Maximum number of bytes of one encoded access: head, size, difference.
 const ACCESS_BYTES_MAX: usize = 1 + 5 + 10;
 
 /// Writes a trace in the compact format.
@@ -28,7 +30,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace.
+    /// Creates a writer, and writes the beginning of the trace.
     pub fn new(mut output: W) -> std::io::Result<Writer<W>> {
         output.write_all(MAGIC)?;
         Ok(Writer { output, block: Vec::new(), count: 0, previous: [0; 3] })
@@ -60,7 +62,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the trace, which cannot be read otherwise.
+    /// Ends the trace, and returns the output. A trace that was not ended cannot be read.
     pub fn finish(mut self) -> std::io::Result<W> {
         if self.count > 0 {
             self.end_block()?;
@@ -149,7 +151,7 @@ impl Blocks {
         let damaged = |source: &Source<R>| source.wrong("a block is damaged");
         let decoder = StreamingDecoder::new(frame.as_slice()).map_err(|_| damaged(source))?;
         self.block.clear();
-        // One byte more than can be, to notice a frame that would fill the memory.
+        // One byte more than is valid is read, to detect a frame that would fill the memory.
         let most = count as usize * ACCESS_BYTES_MAX;
         decoder.take(most as u64 + 1).read_to_end(&mut self.block).map_err(|_| damaged(source))?;
         if self.block.len() > most {

@@ -1,7 +1,7 @@
 //! Memory traces: the accesses of a program, in order.
 //!
 //! A [`Reader`] reads any of four formats from any stream, in batches and bounded memory. A [`Writer`] writes the compact
-//! one, and an [`AnyWriter`] any of them.
+//! format, and an [`AnyWriter`] writes any of the four.
 
 mod compact;
 mod text;
@@ -132,7 +132,7 @@ impl<R: Read> Reader<R> {
         Reader { form, source, batches: Vec::new(), handed: 0 }
     }
 
-    /// Returns the next accesses; empty at the end of the trace.
+    /// Returns the next accesses; an empty slice at the end of the trace.
     pub fn next_batch(&mut self) -> Result<&[Access], TraceError> {
         while self.batches.get(self.handed).is_none_or(Vec::is_empty) {
             self.handed += 1;
@@ -159,8 +159,8 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Calls `each` for all remaining accesses, batch by batch, until it fails, and returns their number. While `each` runs,
-    /// another thread reads on.
+    /// Calls `each` for all remaining accesses, batch by batch, until it fails, and returns the number of accesses. While
+    /// `each` runs, another thread reads on.
     pub fn try_for_each<E: From<TraceError>>(
         &mut self,
         mut each: impl FnMut(&[Access]) -> Result<(), E>,
@@ -190,7 +190,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Replaces the batches by the next ones. All are empty at the end of the trace.
+/// Replaces the batches by the next ones. All batches are empty at the end of the trace.
 fn read<R: Read>(form: &mut Form, source: &mut Source<R>, batches: &mut Vec<Vec<Access>>) -> Result<(), TraceError> {
     batches.resize_with(batches.len().max(1), Vec::new);
     batches.iter_mut().for_each(Vec::clear);
@@ -340,7 +340,7 @@ mod tests {
             let _ = read(Format::Iso, &framed);
         }
 
-        /// Lines of up to 400 characters, so that pieces end anywhere in them.
+        /// Lines have up to 400 characters, so that a piece can end anywhere in a line.
         #[test]
         fn any_number_of_threads_reads_the_same(
             lines in proptest::collection::vec((0u8..3, any::<u64>(), 0usize..400), 1..200),
@@ -360,7 +360,7 @@ mod tests {
             let read = |workers| {
                 let mut reader = Reader::with_workers(Format::Din, "trace", text.as_bytes(), workers);
                 let mut all = Vec::new();
-                // Either way of reading, and a change between them.
+                // The test reads in either way, and changes between the two.
                 if batches {
                     all.extend_from_slice(reader.next_batch().map_err(|error| error.to_string())?);
                 }

@@ -6,10 +6,10 @@ use rayon::prelude::*;
 
 use super::{Access, Kind, Source, TraceError};
 
-/// Bytes of text that a worker parses at a time; every line is shorter.
+/// Bytes of text that a worker parses at a time. Every line must be shorter.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Most workers: together they parse faster than anything counts, and each takes memory.
+/// Maximum number of workers. So many parse faster than accesses can be counted, and each worker takes memory.
 const WORKERS_MAX: usize = 8;
 
 /// Largest access of a program that is accepted as valid: a page.
@@ -88,7 +88,7 @@ impl Text {
         self.begin = 0;
         self.end += source.fill(&mut self.buffer[self.end..])?;
         if self.end < self.buffer.len() && !self.at_end {
-            // The last line may lack its end.
+            // The last line may lack its line end.
             self.buffer[self.end] = b'\n';
             self.end += 1;
             self.at_end = true;
@@ -137,10 +137,10 @@ const DIGITS: [u8; 256] = {
     digits
 };
 
-/// Parses up to eight hexadecimal digits that a blank or line end follows within the first eight bytes, and returns their value
-/// and number; all eight if neither follows yet. `None` if a byte is not a digit; then the slow parser finds out why.
+/// Parses up to eight hexadecimal digits, and returns their value and number. They end at the first blank or line end; eight
+/// digits need no end. Returns `None` for any other text, which the slow parser must handle.
 ///
-/// The eight characters are tested as one word: additions that carry into the highest bit of each byte recognize a character.
+/// The eight characters are tested as one word. Additions that carry into the highest bit of a byte classify its character.
 #[inline]
 fn eight_digits(text: &[u8]) -> Option<(u64, usize)> {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -154,7 +154,7 @@ fn eight_digits(text: &[u8]) -> Option<(u64, usize)> {
     if digits == 0 {
         return None;
     }
-    // The digits come to stand behind zero bytes, which count as digits 0 below.
+    // The shift puts zero bytes in front of the digits; they count as digits 0 below.
     let ignored = 64 - 8 * digits as u32;
     let word = word << ignored;
     let small = word | ((0x20 * ONES) << ignored);
@@ -170,8 +170,8 @@ fn eight_digits(text: &[u8]) -> Option<(u64, usize)> {
     Some(((fours | fours >> 16) & 0xffff_ffff, digits))
 }
 
-/// Parses a line of the usual form: a label, a blank, up to 16 digits and the line end. Returns the access and the length
-/// up to the line end.
+/// Parses a line of the usual form: a label, a blank, up to 16 digits and the line end. Returns the access and the length up to
+/// the line end; `None` for a line of another form.
 #[inline]
 fn usual_din(text: &[u8]) -> Option<(Access, usize)> {
     let [label @ b'0'..=b'2', b' ', digits @ ..] = text else { return None };

@@ -18,7 +18,7 @@ enum Form<W: Write> {
 }
 
 impl<W: Write> AnyWriter<W> {
-    /// Begins a trace. The output should be buffered.
+    /// Creates a writer of a trace. The output should be buffered.
     pub fn new(format: Format, output: W) -> io::Result<AnyWriter<W>> {
         let form = match format {
             Format::Din => Form::Din(output),
@@ -59,7 +59,7 @@ impl<W: Write> AnyWriter<W> {
         }
     }
 
-    /// Ends the trace.
+    /// Ends the trace, and returns the output.
     pub fn finish(self) -> io::Result<W> {
         let mut output = match self.form {
             Form::Din(output) | Form::Lackey(output) | Form::U64(output) => output,

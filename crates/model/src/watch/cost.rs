@@ -1,4 +1,4 @@
-//! The cost of watching: of the watching process, and of the records that the kernel writes for it.
+//! The cost of watching: that of the watching process, and that of the records that the kernel writes for it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,12 +14,12 @@ pub const COST_GOAL: f64 = 0.01;
 pub struct Cost {
     /// Share of one CPU that the watching process used.
     pub cpu_share: f64,
-    /// Number of times per second that it read the kernel's records.
+    /// Number of times per second that the watching process read the kernel's records.
     #[serde(rename = "looks_per_second")]
     pub reads_per_second: f64,
     /// Number of events per second that the kernel wrote.
     pub events_per_second: f64,
-    /// Number of times per second that its polling tasks took a CPU to read counters; absent if no tasks poll.
+    /// Number of times per second that the polling tasks of the watch took a CPU to read counters; absent if no tasks poll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls_per_second: Option<f64>,
     /// Cost of an event to the CPU on which it was written; absent if it could not be measured.
@@ -36,24 +36,24 @@ impl Cost {
     }
 }
 
-/// Time that the kernel takes to write a record, on the CPU that the record is about. It was measured on this machine before the
-/// watch, in alternating runs with and without records.
+/// Time that the kernel takes to write a record, on the CPU that the record is about. This time was measured on this machine
+/// before the watch, in alternating runs with and without records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordCost {
-    /// CPU on which it was measured.
+    /// CPU on which the time was measured.
     pub cpu: CpuId,
-    /// Median of the pairs, in ns.
+    /// Median over the pairs of runs, in ns.
     pub ns: f64,
-    /// Lower quartile of the pairs, in ns.
+    /// Lower quartile over the pairs of runs, in ns.
     pub ns_low: f64,
-    /// Upper quartile of the pairs, in ns.
+    /// Upper quartile over the pairs of runs, in ns.
     pub ns_high: f64,
-    /// Number of pairs.
+    /// Number of pairs of runs, one with and one without records.
     pub pairs: u64,
 }
 
 impl RecordCost {
-    /// Summarizes the ns that a record took in each pair; `None` without pairs.
+    /// Summarizes the time in ns that a record took in each pair of runs; `None` without pairs.
     pub fn of(cpu: CpuId, pairs: &[f64]) -> Option<RecordCost> {
         let mut sorted = pairs.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -139,10 +139,10 @@ mod tests {
 
     #[test]
     fn a_timeline_has_bars_where_a_task_misses_and_none_where_it_does_not() {
-        // Five parts or so of each slice: 4 of 10 ms miss.
+        // `wild` misses in 4 of every 10 ms, which are about five buckets of the watch.
         let bars_of_misses = bars(&two(10, true));
         assert!((35..=65).contains(&bars_of_misses), "{bars_of_misses}");
-        // Without counters the bars are the shares of both.
+        // Without counters, the bars of both tasks show shares of the time.
         assert!(bars(&two(10, false)) > 90);
         assert_eq!(bars(&Watched::default()), 0);
     }

@@ -37,7 +37,7 @@ impl Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchOut {
-    /// Another thread preempted it.
+    /// Another thread preempted this thread.
     Preempted,
     /// The thread sleeps until it is woken.
     Asleep,
@@ -74,7 +74,7 @@ pub struct Gap {
     pub cpu: CpuId,
     /// End of the gap.
     pub end: Ns,
-    /// Number of events that the kernel had no room for; `None` if others used the counters.
+    /// Number of events that the kernel had no room for; `None` if other programs used the counters.
     pub lost: Option<u64>,
 }
 
@@ -111,11 +111,11 @@ pub enum Entry {
     Slice(Slice),
     /// It is not known which thread had the CPU.
     Gap(Gap),
-    /// What is known of the watch itself so far.
+    /// The state of the watch itself so far.
     State(State),
 }
 
-/// Head of a file of [`csv_line`]s.
+/// Header line of a file of [`csv_line`]s.
 pub const CSV_HEAD: &str = "begin_ns,end_ns,cpu,thread,name,left,accesses,misses,instructions,cycles\n";
 
 /// Formats a slice as a line of CSV; absent counts are empty fields.

@@ -1,4 +1,4 @@
-//! Statistics of a task: of all its slices, and of each part of the watch.
+//! Statistics of a task: of all its slices, and of each bucket of the watch.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,18 +14,18 @@ use crate::units::{CpuId, Ns};
 /// Slices with fewer accesses than this get no miss ratio, because a few misses at the switch would determine it.
 const ACCESSES_MIN: u64 = 1000;
 
-/// Most slices kept of each task, for its timeline.
+/// Maximum number of slices kept of each task, for its timeline.
 pub(super) const KEPT: usize = 64;
 
-/// What a task did in one interval of the watch.
+/// The activity of a task in one interval of the watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Part {
+pub struct Bucket {
     /// Time for which the task had a CPU, in ns.
     pub run_ns: u64,
     /// Part of that time in slices that have a miss ratio, in ns.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rated_ns: u64,
-    /// Sum of the lengths of these slices, each multiplied by its miss ratio.
+    /// Sum of the lengths of these slices in ns, each multiplied by the miss ratio of the slice.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub missed_ns: f64,
 }
@@ -38,7 +38,7 @@ fn is_nothing(number: &f64) -> bool {
     *number == 0.0
 }
 
-impl Part {
+impl Bucket {
     pub(super) fn add(&mut self, run_ns: u64, ratio: Option<f64>) {
         self.run_ns += run_ns;
         if let Some(ratio) = ratio {
@@ -47,13 +47,13 @@ impl Part {
         }
     }
 
-    pub(super) fn merge(&mut self, other: Part) {
+    pub(super) fn merge(&mut self, other: Bucket) {
         self.run_ns += other.run_ns;
         self.rated_ns += other.rated_ns;
         self.missed_ns += other.missed_ns;
     }
 
-    /// Returns the mean miss ratio by time; `None` if no slice has one.
+    /// Returns the mean miss ratio, weighted by time; `None` if no slice has a miss ratio.
     pub fn miss_ratio(self) -> Option<f64> {
         (self.rated_ns > 0).then(|| self.missed_ns / self.rated_ns as f64)
     }
@@ -70,20 +70,20 @@ pub struct TaskStatistics {
     pub slices: u64,
     /// Number of slices that ended because another thread took the CPU.
     pub preemptions: u64,
-    /// Number of slices on another CPU than the slice before.
+    /// Number of slices on another CPU than the previous slice.
     pub migrations: u64,
     /// Time for which the task had a CPU, in ns.
     pub run_ns: u64,
     /// Longest slice, in ns.
     pub slice_ns_max: HighWaterMark,
-    /// Longest time on a CPU between two sleeps, or from the last sleep to the end, in ns; absent as long as neither was
-    /// observed. Jobs with missing slices are left out.
+    /// Longest time on a CPU between two sleeps, or from the last sleep to the end of the task, in ns; absent as long as
+    /// neither was observed. Jobs with missing slices are left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_ns_max: Option<HighWaterMark>,
     /// Sum of all counts; absent without counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
-    /// Miss ratio of the last slice that has one.
+    /// Miss ratio of the last slice that has a miss ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_ratio_now: Option<f64>,
     /// Highest miss ratio of a slice.
@@ -91,14 +91,15 @@ pub struct TaskStatistics {
     pub miss_ratio_worst: Option<f64>,
     /// The last slices: begin, end, miss ratio. [Sebek2002, Figure 6]
     pub timeline: VecDeque<(Ns, Ns, Option<f64>)>,
-    /// Statistics of the parts of the watch, by their numbers since the clock's zero in units of [`Watched::part_ns`]. Parts in
+    /// Statistics of the buckets of the watch, by their numbers since the clock's zero in units of [`Watched::bucket_ns`]. Buckets in
     /// which the task had no CPU are left out.
-    #[serde(default)]
-    pub parts: BTreeMap<u64, Part>,
+    #[serde(default, rename = "parts")]
+    pub buckets: BTreeMap<u64, Bucket>,
     /// Whether the task has ended.
     #[serde(default)]
     pub ended: bool,
-    /// Time on a CPU since the last sleep; `None` if it is not known whether the task has slept, until it sleeps the next time.
+    /// Time on a CPU since the last sleep, in ns. `None` after a gap until the task sleeps the next time, because the task may
+    /// have slept in the gap.
     #[serde(skip)]
     pub(super) job_ns: Option<u64>,
 }
@@ -118,13 +119,13 @@ impl TaskStatistics {
             miss_ratio_now: None,
             miss_ratio_worst: None,
             timeline: VecDeque::new(),
-            parts: BTreeMap::new(),
+            buckets: BTreeMap::new(),
             ended: false,
             job_ns: Some(0),
         }
     }
 
-    pub(super) fn note(&mut self, slice: &Slice, part_ns: u64) {
+    pub(super) fn note(&mut self, slice: &Slice, bucket_ns: u64) {
         let time = slice.end.0.saturating_sub(slice.begin.0);
         self.slices += 1;
         self.preemptions += u64::from(slice.left == SwitchOut::Preempted);
@@ -158,9 +159,9 @@ impl TaskStatistics {
         self.ended = slice.left == SwitchOut::Ended;
         let mut begin = slice.begin.0;
         while begin < slice.end.0 {
-            let part = begin / part_ns;
-            let end = slice.end.0.min((part + 1) * part_ns);
-            self.parts.entry(part).or_default().add(end - begin, ratio);
+            let bucket = begin / bucket_ns;
+            let end = slice.end.0.min((bucket + 1) * bucket_ns);
+            self.buckets.entry(bucket).or_default().add(end - begin, ratio);
             begin = end;
         }
     }

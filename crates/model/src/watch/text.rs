@@ -157,7 +157,8 @@ mod tests {
         watched.note(&Entry::State(state()));
         let text = watched.text(10);
         assert!(text.contains("CPU 0 steal 25.0 %") && text.contains("no counters here"), "{text}");
-        // 10 000 times 2 us, with quartiles of 1.5 and 2.5 us; a half percent besides.
+        // The kernel's records take 10 000 times 2 us (quartiles 1.5 and 2.5 us), and the watching process takes 0.5 % of a
+        // CPU.
         assert!(text.contains("2.00 % more (1.50 % to 2.50 %), by 2.00 us each; 2.50 % in all, goal 1.00 %"), "{text}");
         let metrics = watched.prometheus();
         for line in ["steal_ratio{cpu=\"0\"} 0.25", "watch_cpu_ratio 0.005", "watch_kernel_ratio 0.02"] {

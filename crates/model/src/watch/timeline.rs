@@ -1,7 +1,7 @@
 //! Timelines as bars: the share of each interval for which a task had a CPU, and its miss ratio. [Sebek2002, Figure 6]
 
 use super::task::KEPT;
-use super::{Part, TaskStatistics, Watched};
+use super::{Bucket, TaskStatistics, Watched};
 use crate::units::Ns;
 
 /// A bar of a timeline: one interval.
@@ -18,9 +18,9 @@ pub struct Bar {
 }
 
 impl Bar {
-    fn new(from: u64, to: u64, part: Part) -> Bar {
-        let share = part.run_ns as f64 / to.saturating_sub(from).max(1) as f64;
-        Bar { from: Ns(from), to: Ns(to), share, miss_ratio: part.miss_ratio() }
+    fn new(from: u64, to: u64, bucket: Bucket) -> Bar {
+        let share = bucket.run_ns as f64 / to.saturating_sub(from).max(1) as f64;
+        Bar { from: Ns(from), to: Ns(to), share, miss_ratio: bucket.miss_ratio() }
     }
 }
 
@@ -32,17 +32,17 @@ impl Watched {
         from.filter(|from| from.0 < self.end.0)
     }
 
-    /// Returns the whole watch in bars, one for each part of it in which `task` had a CPU.
+    /// Returns the whole watch in bars, one for each bucket in which `task` had a CPU.
     pub fn bars(&self, task: &TaskStatistics) -> Vec<Bar> {
-        let (Some(begin), width) = (self.begin, self.part_ns.max(1)) else { return Vec::new() };
-        let bar = |(at, part): (&u64, &Part)| {
+        let (Some(begin), width) = (self.begin, self.bucket_ns.max(1)) else { return Vec::new() };
+        let bar = |(at, bucket): (&u64, &Bucket)| {
             Bar::new(
                 at.saturating_mul(width).max(begin.0),
                 at.saturating_add(1).saturating_mul(width).min(self.end.0),
-                *part,
+                *bucket,
             )
         };
-        task.parts.iter().map(bar).collect()
+        task.buckets.iter().map(bar).collect()
     }
 
     /// Returns the time from `from` on in `columns` bars, computed from the slices of `task` that are kept.
@@ -51,11 +51,11 @@ impl Watched {
         let edge = |column: u16| from.0 + (u128::from(span) * u128::from(column) / u128::from(columns)) as u64;
         let bar = |column: u16| {
             let (left, right) = (edge(column), edge(column + 1));
-            let mut part = Part::default();
+            let mut bucket = Bucket::default();
             for (begin, end, ratio) in &task.timeline {
-                part.add(end.0.min(right).saturating_sub(begin.0.max(left)), *ratio);
+                bucket.add(end.0.min(right).saturating_sub(begin.0.max(left)), *ratio);
             }
-            Bar::new(left, right, part)
+            Bar::new(left, right, bucket)
         };
         (0..columns).map(bar).collect()
     }
@@ -66,9 +66,9 @@ impl Watched {
         const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let counters = self.has_counters();
         let level = |bar: Bar| {
-            // What has no miss ratio says nothing of it.
+            // A bar without a miss ratio is left blank.
             let height = if counters { bar.miss_ratio.unwrap_or(0.0) } else { bar.share };
-            // Whatever there was is seen.
+            // Heights are rounded up, so that any activity is visible.
             LEVELS[(height * 8.0).ceil().clamp(0.0, 8.0) as usize]
         };
         self.recent_bars(task, from, columns).into_iter().map(level).collect()

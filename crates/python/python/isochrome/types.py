@@ -30,4 +30,5 @@ class Response(TypedDict):
     gamma_ns: int
     blocking_ns: int
     interrupts_ns: int
+    withheld_ns: int
     jitter_ns: int

@@ -30,13 +30,13 @@ use crate::sys::memory::{Arena, page_bytes};
 /// `TMPFS_MAGIC`. [Linux, include/uapi/linux/magic.h]
 const TMPFS: FsWord = 0x0102_1994;
 
-/// Most memory in which pages of all colors are searched. Hardly any of it is kept.
-const MEMORY_MAX: Bytes = Bytes(128 << 20);
+/// Least size of the file in which pages of all colors are searched. Hardly any of its pages are kept.
+const FILE_MIN: Bytes = Bytes(128 << 20);
 
-/// Time limit of the search on one CPU, which is repeated while pages are in doubt.
+/// Time limit of one search, and of repeating the measurement while pages are in doubt.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// A file of pages that are being measured. It is removed if the measurement fails.
+/// A file of pages that are being measured. Dropping this value, as a failed measurement does, removes the file.
 struct Measuring {
     path: PathBuf,
 }
@@ -61,7 +61,7 @@ fn in_shared_memory(path: &Path) -> PathBuf {
     Path::new("/dev/shm").join(folder).join(format!("{:016x}-{name}", hasher.finish()))
 }
 
-/// Removes files of pages that killed measurements have left.
+/// Removes files of pages that killed measurements have left behind.
 pub(super) fn remove_left(folder: &Path, level: u8) {
     let kept = Reference::read(&path(folder, level)).ok().flatten().and_then(|reference| reference.path);
     let beside = pages_path(folder, level, "");
@@ -87,7 +87,7 @@ fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) {
 }
 
 impl Reference {
-    /// Measures pages of a new file in `folder`, and repeats this while the outcome is in doubt.
+    /// Measures pages of a new file in `folder`, and returns them with their tester. Repeats the measurement while its outcome is in doubt.
     pub(super) fn make(
         folder: &Path,
         target: Target,
@@ -113,13 +113,14 @@ impl Reference {
         unreachable!("attempts do not end")
     }
 
-    /// Creates the file for the pages and returns its path: `path` if that is on a tmpfs, or else a path in /dev/shm for the same folder.
+    /// Creates the file for the pages, and returns the file and its path. The path is `path` if that is on a tmpfs, or else a path in /dev/shm
+    /// for the same folder.
     fn file(path: &Path) -> Result<(File, PathBuf), SystemError> {
         let mut refused = None;
         for path in [path.to_owned(), in_shared_memory(path)] {
             let folder = path.parent().unwrap_or(Path::new("/"));
             let opened = runtime::make(folder).and_then(|()| {
-                // A link there would lead elsewhere.
+                // A symbolic link at this path would lead elsewhere.
                 let _ = fs::remove_file(&path);
                 let mut options = File::options();
                 options.read(true).write(true).create_new(true).mode(0o644);
@@ -127,7 +128,7 @@ impl Reference {
                 file.map_err(|source| SystemError::Unwritable { path: path.clone(), source })
             });
             match opened {
-                // Pages of a file on a disk come and go.
+                // Pages of a file on a disk are not kept in memory, so their frames change.
                 Ok(file) if fstatfs(&file).is_ok_and(|system| system.f_type == TMPFS) => return Ok((file, path)),
                 Ok(_) => drop(fs::remove_file(&path)),
                 Err(error) => refused = Some(error),
@@ -148,12 +149,12 @@ impl Reference {
         let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
         let step = huge / page_bytes();
         let ready = target.pages_to_search().next_multiple_of(step);
-        let count = ready.max(MEMORY_MAX.0 as usize / page_bytes());
+        let count = ready.max(FILE_MIN.0 as usize / page_bytes());
         ftruncate(&file, (count * page_bytes()) as u64).map_err(|error| unwritable(error.into()))?;
         let arena = Arena::map_file(file.as_fd(), count, huge)
             .map_err(|source| SystemError::Memory { pages: count, source })?;
-        // Single frames are handed out as they were freed, perhaps by color, and the kernel moves their contents to make room for huge
-        // pages. Frames of a huge page have all colors, and stay.
+        // The kernel hands out single frames in the order in which they were freed, perhaps by color, and moves their contents to make room
+        // for huge pages. The frames of a huge page have all colors, and their contents stay.
         let gathered = if step > 1 { arena.gather(ready, huge) } else { 0 } as u32;
         let mut eviction_test = TimedEvictionTest::calibrate(arena, target.sizes(), seed)?;
         eviction_test.make_ready(0..ready as u32);
@@ -172,7 +173,7 @@ impl Reference {
             return Err(ColorError::ReferenceInDoubt { doubt: Doubt::Count { found, expected }.to_string() });
         }
         let sets: Vec<Vec<u32>> = groups.into_iter().map(|group| group.set).collect();
-        // What is no part of a set goes back, but for huge pages, which stay whole.
+        // Pages outside of the sets are given back, except for huge pages, which stay whole.
         let kept_pages = sets.iter().flatten().copied().chain(0..gathered).collect();
         let bytes = keep_only(&file, kept_pages).map_err(unwritable)?;
         let mut reference = Reference {
@@ -194,14 +195,14 @@ impl Reference {
         let eviction_test =
             LocalEvictionTest::new(arena, line_bytes, &reference.sets, true, reference.traversal, seed)?;
         let mut tester = Tester::new(eviction_test, reference.sets.clone(), seed);
-        // The search and this test share no decision: a set that was found by accident does not pass.
+        // This test uses no decision of the search, so a set that was found by accident fails.
         let answers = tester.classify_sets(Effort::STATEMENT)?;
         let of_its_set = |(color, answers): (u16, &Vec<Option<Answer>>)| {
             answers.iter().filter(|answer| **answer == Some(Answer::Color(Color(color)))).count()
         };
         let all: usize = reference.sets.iter().map(Vec::len).sum();
         let wrong = all - (0..).zip(&answers).map(of_its_set).sum::<usize>();
-        // Single pages may fail where noise is high; a set that is short of some still evicts.
+        // Single pages may fail if noise is high. A set that lacks some pages still evicts.
         let sets = confirmed_sets(&reference.sets, &answers, target.search().set_len_min(), Undecided::Dropped);
         let Some(sets) = sets.ok().filter(|_| 20 * wrong <= all) else {
             return Err(ColorError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });

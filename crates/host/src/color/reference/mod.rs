@@ -3,7 +3,7 @@
 //! The pages form an eviction set for each color. They lie in a file on a tmpfs, usually in the runtime folder. Its frames are the same for
 //! every process that maps it, and stay the same as long as the file exists. A page that one of these sets evicts has the set's color, so
 //! colors have the same numbers in every process, even where frame numbers are hidden. All other pages of the file are holes. Another file
-//! says in JSON which pages these are, and for which boot.
+//! lists these pages, and names the boot, in JSON.
 //!
 //! The first command that needs colors measures these pages. Later commands check them before use.
 
@@ -39,7 +39,8 @@ pub use self::numbering::{Order, order_by_eviction};
 /// Version of the file format.
 const SCHEMA: &str = "isochrome-reference/3";
 
-/// Number of failed checks after which pages left by an earlier command are measured again, and of attempts to match color numbers.
+/// Number of failed checks after which pages left by an earlier command are measured again. It is also the number of attempts at matching
+/// color numbers.
 const CHECKS: u64 = 3;
 
 /// Time for which undecided checks are repeated.
@@ -54,15 +55,15 @@ pub struct Reference {
     /// Identifier of the numbering. Two references with the same identifier give each color the same number.
     #[serde(default)]
     pub numbering: String,
-    /// The cache level whose colors these are.
+    /// Cache level of the colors.
     pub level: u8,
     /// Geometry of that level.
     pub geometry: Geometry,
     /// Size of the next data level inside that level.
     inner: Bytes,
-    /// File with the pages; `None` if there is no folder in memory for it.
+    /// File that holds the pages, if there is one.
     pub path: Option<PathBuf>,
-    /// Length of the file.
+    /// Length of the file that holds the pages.
     pub bytes: Bytes,
     /// For each color, the pages of an eviction set, by their numbers in the file.
     pub sets: Vec<Vec<u32>>,
@@ -73,11 +74,11 @@ pub struct Reference {
     pub rule: Option<Palette>,
 }
 
-/// Pages of known color that were checked and can test others.
+/// Pages of known color that were checked, with a tester that uses them.
 pub struct Ready {
     /// The pages of known color.
     pub reference: Reference,
-    /// Tester by these pages.
+    /// Tester that tests other pages by the pages of known color.
     pub tester: Tester<LocalEvictionTest>,
     /// Where the color numbers come from.
     pub numbers: Numbers,
@@ -109,20 +110,21 @@ fn path(folder: &Path, level: u8) -> PathBuf {
 }
 
 impl Reference {
-    /// Returns pages of known color of `target` in `folder`: those that were left there if they pass the eviction test, or else new ones, with
-    /// the numbers of the old ones if these can still be matched.
+    /// Returns checked pages of known color of `target`: the pages saved in `folder` if they pass the eviction test, or else new pages. New
+    /// pages get the numbers of the saved ones if these can still be matched.
     ///
     /// If root has numbered the colors of the machine, the pages and grants of an ordinary user get these numbers. The calling thread should
     /// stay on one CPU.
     ///
-    /// Fails with [`ColorError::CacheUnsteady`], with [`ColorError::ReferenceInDoubt`], and where walks cannot be told apart.
+    /// Fails with [`ColorError::CacheUnsteady`], with [`ColorError::ReferenceInDoubt`], and with [`ColorError::TimingBlurred`] if walks that
+    /// hit cannot be told from walks that miss.
     pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, ColorError> {
         let machines = runtime::machines().ok().flatten().filter(|machines| machines != folder);
         let machines = machines.and_then(|machines| Self::load(&machines, target.level, boot).ok());
         Self::obtain_as(folder, target, seed, boot, machines.as_ref())
     }
 
-    /// Does the same as [`obtain`](Self::obtain), with the numbers of `machines`.
+    /// Does the same as [`obtain`](Self::obtain), but takes the numbers of the machine from `machines`.
     pub fn obtain_as(
         folder: &Path,
         target: Target,
@@ -131,7 +133,7 @@ impl Reference {
         machines: Option<&Reference>,
     ) -> Result<Ready, ColorError> {
         let keeps = runtime::make(folder).is_ok();
-        // One process measures, the others wait and find what it has measured. Whoever may only read does not wait.
+        // One process measures. The others wait, and then find the measured pages. A process that may only read the folder does not wait.
         let lock = File::options().create(true).truncate(false).write(true).open(folder.join("reference.lock"));
         let _lock = lock.ok().filter(|lock| flock(lock, FlockOperation::LockExclusive).is_ok());
         let mut ready = Self::kept_or_made(folder, keeps, target, seed, boot)?;
@@ -158,7 +160,7 @@ impl Reference {
         Ok(ready)
     }
 
-    /// Returns the pages that were left in the folder, or new ones. `keeps`: whether new ones are saved there.
+    /// Returns the pages saved in `folder` if they pass the check, or else new pages. `keeps`: whether new pages are saved there.
     fn kept_or_made(folder: &Path, keeps: bool, target: Target, seed: u64, boot: &Boot) -> Result<Ready, ColorError> {
         let old = Self::load(folder, target.level, boot).ok().filter(|old| old.geometry == target.geometry);
         if let Some(old) = &old
@@ -169,7 +171,7 @@ impl Reference {
         let (mut made, mut tester) = Self::make(folder, target, seed, boot)?;
         let mut numbers = Numbers::New;
         if let Some(old) = &old {
-            // Other numbers would be wrong for every program that is on its colors: not for a moment's noise.
+            // Other numbers are wrong for every program that is on its colors, so noise alone must not change the numbers.
             let order = old.matched(&mut tester);
             numbers = if order.is_complete() { Numbers::Matched } else { Numbers::Replaced };
             if numbers == Numbers::Matched {
@@ -208,7 +210,7 @@ impl Reference {
             match checked {
                 Ok(None) => failed += 1,
                 Err(error) if error.may_pass() && begin.elapsed() < CHECK_LIMIT => {}
-                // Whatever it is that leaves single sets in doubt for so long, others may serve.
+                // If single sets stay in doubt for so long, other pages are measured instead.
                 Err(ColorError::ReferenceInDoubt { .. }) => break,
                 done => return done,
             }
@@ -216,20 +218,21 @@ impl Reference {
         Ok(None)
     }
 
-    /// Returns the same pages if they still have their colors, or those in `folder` that have replaced them, or new ones.
+    /// Returns the same pages if they still have their colors, or else the pages in `folder` that have replaced them, or else new pages.
     pub fn renewed(&self, folder: &Path, seed: u64) -> Result<Ready, ColorError> {
         let boot = Boot { fingerprint: self.fingerprint.clone(), boot_id: self.boot_id.clone() };
         Self::obtain(folder, self.target(), seed, &boot)
     }
 
-    /// Checks these pages, and returns them with a tester if they still have their colors. A few pages that have lost theirs are left out.
+    /// Checks these pages, and returns them with a tester if they still have their colors; `None` if they do not. A few pages that have lost
+    /// their colors are left out.
     ///
-    /// Fails with [`ColorError::ReferenceInDoubt`] if this cannot be decided now.
+    /// Fails with [`ColorError::ReferenceInDoubt`] if too many pages stay undecided.
     fn checked(mut self, seed: u64) -> Result<Option<Ready>, ColorError> {
         let Some(arena) = self.map() else { return Ok(None) };
         let line_bytes = self.geometry.line_bytes.0 as usize;
         let eviction_test = match LocalEvictionTest::new(arena, line_bytes, &self.sets, true, self.traversal, seed) {
-            // Pages of which no set evicts its own look like that, too.
+            // This error also occurs if no set evicts its own pages.
             Err(ColorError::TimingBlurred { .. }) => return Ok(None),
             eviction_test => eviction_test?,
         };
@@ -258,7 +261,7 @@ impl Reference {
         Arena::map_file_private(file.as_fd(), self.bytes.0 as usize / page_bytes()).ok()
     }
 
-    /// Saves which pages these are in `folder`, and removes the file of `old`.
+    /// Saves the list of these pages in `folder`, and removes the file that holds the pages of `old`.
     fn save(&self, folder: &Path, old: Option<&Reference>) -> Result<(), ColorError> {
         let text = serde_json::to_vec(self).expect("a reference is plain data");
         runtime::replace(&path(folder, self.level), &text)?;
@@ -277,7 +280,10 @@ impl Reference {
         Ok(reference.filter(|reference: &Reference| reference.saved == SCHEMA))
     }
 
-    /// Loads what was saved in `folder` for `level`, if it is of `boot`. The caller has to check it by eviction tests.
+    /// Loads the pages saved in `folder` for `level` and `boot`. The caller has to check their colors by eviction tests.
+    ///
+    /// Fails with [`ColorError::NoReference`] if no pages are saved, and if the saved ones are damaged, of another machine, or of an earlier
+    /// boot.
     pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Reference, ColorError> {
         let path = path(folder, level);
         if !path.exists() {
@@ -295,7 +301,7 @@ impl Reference {
         if there && reference.is_sound() { Ok(reference) } else { Err(ColorError::SavedPaletteDamaged { path }) }
     }
 
-    /// Whether the sets are large enough and lie within the file. A program that is made to touch memory behind the file ends by SIGBUS.
+    /// Whether the sets are large enough and lie within the file. Touching memory behind the end of the file would end a program by SIGBUS.
     fn is_sound(&self) -> bool {
         let pages = self.bytes.0 / page_bytes() as u64;
         let sound = |set: &Vec<u32>| set.len() >= 2 && set.iter().all(|page| u64::from(*page) < pages);
@@ -331,11 +337,11 @@ enum Undecided {
     Dropped,
 }
 
-/// Returns the pages of `sets` that have the color of their set by `answers`.
+/// Returns the pages of `sets` that have the color of their set by `answers`, and the undecided pages if these are [`Undecided::Kept`].
 ///
-/// Fails where a set is left with fewer than `enough` of them, or half of it is not confirmed: one that holds pages of two colors may evict
-/// both, and would give its color to pages of either. The error is the number of pages without a decision of the first such set, or 0
-/// where it would fail whatever was decided about them.
+/// Fails if a set keeps fewer than `enough` pages, or if less than half of it is confirmed. A set with pages of two colors may evict pages of
+/// both, and would give its color to both. The error is the number of undecided pages of the first set that fails. It is 0 if that set fails
+/// whatever the decision about these pages.
 fn confirmed_sets(
     sets: &[Vec<u32>],
     answers: &[Vec<Option<Answer>>],
@@ -363,8 +369,8 @@ fn confirmed_sets(
 mod tests {
     use super::*;
 
-    /// A set with pages of another color gave its color to pages of both, and 41 of 512 pages of a program were evicted by colors of
-    /// others.
+    /// A set that holds pages of another color gives its own color to pages of both. In one such case, colors of others evicted 41 of 512
+    /// pages of a program.
     #[test]
     fn sets_lose_pages_of_other_colors_and_those_that_hold_too_many_are_refused() {
         let (own, other) = (Some(Answer::Color(Color(0))), Some(Answer::Color(Color(1))));
@@ -379,7 +385,7 @@ mod tests {
         assert_eq!(left(answers(0, 2), Undecided::Dropped), Ok((2..14).collect()));
         assert_eq!(left(answers(0, 6), Undecided::Dropped), Err(6));
         assert_eq!(left(answers(0, 6), Undecided::Kept), Ok((0..14).collect()));
-        // What no decision falls about is a reason to check again, not to give colors other numbers.
+        // Undecided pages are a reason to check again, not to give colors other numbers.
         assert_eq!(left(answers(0, 8), Undecided::Kept), Err(8));
         assert_eq!(left(answers(3, 8), Undecided::Kept), Err(0));
     }

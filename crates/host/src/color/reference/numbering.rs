@@ -1,4 +1,4 @@
-//! The numbers of colors: those of one numbering are matched with those of another, by eviction tests or by frame numbers.
+//! Matches the color numbers of one numbering with those of another, by eviction tests or by frame numbers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,15 +17,16 @@ use crate::sys::memory::Arena;
 /// Least number of pages of an eviction set by which its color is matched.
 const VOTES_MIN: usize = 3;
 
-/// For each color of another numbering, the color here, if it is known. No color occurs twice.
+/// For each color of another numbering (a color "there"), the same color in this numbering (the color "here"), if it is known. No color here
+/// occurs twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order(Vec<Option<Color>>);
 
 impl Order {
-    /// Matches colors by votes: for each color there, the colors here that its pages were found to have. The majority decides, if it has at
-    /// least [`VOTES_MIN`] pages.
+    /// Creates an order from votes: for each color there, how many of its pages were found to have each color here. A color here wins by a
+    /// majority of the votes, if it has at least [`VOTES_MIN`].
     ///
-    /// Pages that have other frames now may have any color. A color here with the majority for two colors there matches neither.
+    /// Pages that have other frames now may have any color. If a color here wins the majority for two colors there, it matches neither.
     fn by_votes(votes: Vec<BTreeMap<Color, usize>>) -> Order {
         let of_most = |votes: BTreeMap<Color, usize>| {
             let all: usize = votes.values().sum();
@@ -37,7 +38,7 @@ impl Order {
         Order(found.iter().map(|color| color.filter(is_single)).collect())
     }
 
-    /// Returns what this order knows, completed by `other` where the two do not contradict each other.
+    /// Returns this order, completed by the matches of `other` that do not contradict it.
     pub fn or(self, other: Order) -> Order {
         if self.0.len() != other.0.len() {
             return if self.0.is_empty() { other } else { self };
@@ -49,7 +50,7 @@ impl Order {
         Order(joined)
     }
 
-    /// Whether all colors are known, or all but one, which then follows.
+    /// Whether all colors are known, or all but one, which follows from the others.
     pub fn is_complete(&self) -> bool {
         !self.0.is_empty() && self.0.iter().filter(|color| color.is_none()).count() <= 1
     }
@@ -70,8 +71,9 @@ impl Order {
     }
 }
 
-/// Returns which color of `tester` each of `sets`, pages of `arena`, has, and gives `arena` back. `ready`: whether the pages already hold
-/// chains to walk along.
+/// Returns the color of `tester` that each of `sets` has, and gives `arena` back.
+///
+/// `arena`: memory with the pages of `sets`. `ready`: whether these pages already hold chains to walk along.
 pub fn order_by_eviction(
     tester: &mut Tester<LocalEvictionTest>,
     arena: Arena,
@@ -101,12 +103,14 @@ fn order_of(tester: &mut Tester<LocalEvictionTest>, first: u32, sets: &[Vec<u32>
 }
 
 impl Reference {
-    /// Returns which color of `tester` each color of this reference is.
+    /// Returns, for each color of this reference, the matching color of `tester`.
     pub fn order_by(&self, tester: &mut Tester<LocalEvictionTest>) -> Order {
         self.map().map_or_else(Order::default, |arena| order_by_eviction(tester, arena, &self.sets, true).0)
     }
 
-    /// Makes this the numbering of the machine: colors get the numbers that `rule` gives their frames, by `order`.
+    /// Makes this reference the numbering of the machine, and saves it in `folder`.
+    ///
+    /// `rule`: how frame numbers determine colors. `order`: for each color of `rule`, the present number of that color here.
     pub fn adopt(&mut self, folder: &Path, rule: &Palette, order: &[Color]) -> Result<(), ColorError> {
         self.renumber(order);
         self.rule = Some(rule.clone());
@@ -114,10 +118,11 @@ impl Reference {
         self.save(folder, None)
     }
 
-    /// Returns, for each color of `palette`, the color here whose pages have frames of it; `None` if the palette knows frames of none or only
-    /// some of the colors here, so that its numbers have to be the same.
+    /// Returns, for each color of `palette`, the color here whose pages have frames of that color. Returns `None` if the palette knows frames
+    /// of no color here, or only of some; the palette then has to use the same numbers.
     ///
-    /// Fails with [`ColorError::PaletteContradicted`] where frames of one color here have several by the palette.
+    /// Fails with [`ColorError::PaletteContradicted`] if the palette gives the frames of one color here several colors, or two colors here the
+    /// same color.
     pub fn order_by_frames(
         &self,
         tester: &Tester<LocalEvictionTest>,
@@ -152,7 +157,8 @@ impl Reference {
         }
     }
 
-    /// Returns the rule by which frame numbers determine colors; `None` if they are hidden or no linear function does it.
+    /// Returns the rule by which frame numbers determine colors; `None` if frame numbers are hidden, or if no linear function determines the
+    /// colors.
     pub(super) fn linear_rule(&self, tester: &Tester<LocalEvictionTest>) -> Option<Palette> {
         let frames = (0u16..).zip(&self.sets).flat_map(|(color, set)| {
             set.iter().filter_map(move |page| Some((tester.eviction_test.frame(*page)?, Color(color))))
@@ -163,7 +169,7 @@ impl Reference {
     /// Renumbers the colors: the color with the number `order[i]` gets the number i.
     pub(super) fn renumber(&mut self, order: &[Color]) {
         self.sets = order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect();
-        // A rule has numbers of its own.
+        // The rule still uses the old numbers.
         self.rule = None;
     }
 }
@@ -176,8 +182,8 @@ mod tests {
         votes.iter().map(|(color, count)| (Color(*color), *count)).collect()
     }
 
-    /// All colors changed their numbers when the pages of two had lost their colors, and a program was on the wrong colors until it had
-    /// followed.
+    /// If the pages of two colors have lost their colors, the other colors must keep their numbers. Otherwise a program is on the wrong colors
+    /// until it follows.
     #[test]
     fn colors_that_can_be_matched_keep_their_numbers_where_others_cannot() {
         let found = vec![votes(&[(2, 9)]), votes(&[(0, 3), (1, 3)]), votes(&[(3, 10), (0, 2)]), votes(&[])];
@@ -185,7 +191,7 @@ mod tests {
         assert_eq!(order, Order(vec![Some(Color(2)), None, Some(Color(3)), None]));
         assert!(!order.is_complete() && order.clone().complete(4).is_none());
         assert_eq!(order.clone().filled(4), Some([2, 0, 3, 1].map(Color).to_vec()));
-        // Another attempt knows what the first did not.
+        // A second attempt finds matches that the first one lacks.
         let again = order.or(Order(vec![Some(Color(0)), Some(Color(1)), None, None]));
         assert_eq!(again.complete(4), Some([2, 1, 3, 0].map(Color).to_vec()));
     }

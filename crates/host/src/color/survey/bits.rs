@@ -1,4 +1,4 @@
-//! Colors that follow from the bits of frame numbers, which are checked by eviction tests and given up where these contradict them.
+//! Computes colors from the bits of frame numbers, checks them by eviction tests, and gives them up if the tests contradict them.
 
 use isochrome_model::palette::infer::color_of_tests;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
@@ -13,13 +13,14 @@ use crate::sys::memory::page_bytes;
 /// several, so a wrong result is rare, and wrong bits fail half of the tests or more.
 const BITS_CONTRADICTED: f64 = 0.1;
 
-/// One in this many pages with a color by frame bits is tested, and at least this many. The bits may be right only for a part of the
-/// memory, if a host gives its guest some memory in huge pages, or the set index hashes higher bits.
+/// One in this many pages with a color by frame bits is tested. The bits may be right only for a part of the memory, if a host gives its guest
+/// some memory in huge pages, or if the set index hashes higher bits.
 const BITS_CHECKED: usize = 16;
 
+/// Least number of pages with a color by frame bits that are tested.
 const BITS_CHECKED_AT_LEAST: usize = 256;
 
-/// Share of tested pages with another color than their frame bits say, from which on the bits are rejected.
+/// Largest share of tested pages whose color may differ from the color by their frame bits before the bits are rejected.
 const BITS_WRONG: f64 = 0.02;
 
 /// Result of checking the colors of frames by eviction tests.
@@ -27,7 +28,7 @@ const BITS_WRONG: f64 = 0.02;
 struct Confirmed {
     /// Number of colors tested.
     colors: usize,
-    /// Number of colors that do not evict their own pages, or that evict pages of others.
+    /// Number of colors whose pages are not evicted by their own set, or are evicted by another set.
     wrong: usize,
 }
 
@@ -78,7 +79,7 @@ impl Survey {
 
     /// Tests a sample of the pages of `range` whose colors follow from frame bits.
     ///
-    /// Fails with [`ColorError::BitsContradicted`] where eviction tests say otherwise.
+    /// Fails with [`ColorError::BitsContradicted`] if eviction tests find other colors.
     pub(super) fn check_bits(&mut self, range: std::ops::Range<u32>) -> Result<(), ColorError> {
         let Survey { target, eviction_test, groups, pages, rng, .. } = self;
         let other = |page: &u32| !groups.iter().any(|group| group.contains(page));
@@ -130,7 +131,7 @@ mod tests {
         let of_color = |color| (0u32..).zip(&colors).filter(move |(_, of)| **of == color).map(|(page, _)| page);
         survey.know((0..16).map(|color| of_color(color).take(12).collect()).collect());
         survey.ready = 4096;
-        // The last quarter of the memory has frames whose bits say something else.
+        // The frames in the last quarter of the memory have bits that give another color.
         let frame = |page: usize, color: u16| FrameNumber(u64::from(if page < 3072 { color } else { color ^ 1 }));
         survey.pages.resize_with(4096, PageSample::default);
         for (page, color) in colors.iter().enumerate() {

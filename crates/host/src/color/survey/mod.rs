@@ -28,7 +28,7 @@ use crate::sys::memory::{Arena, page_bytes};
 /// Most surveys that are made while their outcome is in doubt.
 const ATTEMPTS: u64 = 3;
 
-/// How long a survey that a disturbance kept from starting is tried again.
+/// Time for which starting a survey is tried again after disturbances.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time between two attempts at starting a survey.
@@ -47,7 +47,7 @@ pub struct Survey {
     cross: Vec<Vec<f32>>,
     group_colors: Vec<Color>,
     pages: Vec<PageSample>,
-    /// First page that has not been touched; those before it are ready for tests.
+    /// First page that has not been touched. The pages before it are ready for tests.
     ready: u32,
     begin: Instant,
     elapsed: Duration,
@@ -61,7 +61,7 @@ pub struct Survey {
 
 /// Classified memory, and how it was classified.
 pub struct Collection {
-    /// The pages, of which the first [`Samples::pages`]`.len()` are classified.
+    /// The memory. Its first [`Samples::pages`]`.len()` pages are classified.
     pub arena: Arena,
     /// The samples of the classified pages.
     pub samples: Samples,
@@ -85,8 +85,8 @@ impl Survey {
         Ok(Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?)
     }
 
-    /// Surveys `pages` pages with a survey that `start` begins. Repeats this while the outcome is in doubt or a disturbance keeps it from
-    /// starting. `start` gets a number to add to its seed.
+    /// Surveys `pages` pages with a survey that `start` begins. Repeats this while the outcome is in doubt, or while disturbances keep the
+    /// survey from starting. `start` gets a number to add to its seed.
     ///
     /// Returns the survey and the number of attempts. The time of the survey includes all attempts.
     pub fn patiently(
@@ -100,7 +100,7 @@ impl Survey {
             attempts += 1;
             match outcome {
                 Ok(mut survey) => {
-                    // Attempts before this one belong to it.
+                    // The time of earlier attempts counts as time of this survey.
                     survey.begin = begin;
                     survey.classify(pages)?;
                     doubted += 1;
@@ -223,7 +223,7 @@ impl Survey {
     fn find_groups(&mut self) -> Result<(), ColorError> {
         let begin = Instant::now();
         self.make_ready(self.target.pages_to_search());
-        // A large shared level may hold more colors than can be told apart in any useful time.
+        // A large shared level may have more colors than can be found in any useful time.
         let stop = || interrupt::interrupted() || begin.elapsed() > DISCOVERY_LIMIT;
         let (groups, ready) =
             discover::groups(&mut *self.eviction_test, self.target.search(), self.ready, &mut self.rng, &stop);
@@ -270,8 +270,8 @@ impl Survey {
 
     /// Classifies `more` further pages, within the memory limit.
     ///
-    /// Fails with [`ColorError::BitsContradicted`] if frame bits were requested and are wrong here, or if no eviction sets are found in
-    /// their place.
+    /// Fails with [`ColorError::BitsContradicted`] if frame bits were requested and are wrong here. If frame bits are given up instead, fails
+    /// if no eviction sets are found to replace them.
     pub fn classify(&mut self, more: usize) -> Result<(), ColorError> {
         let first = self.pages.len();
         let end = (first + more).min(self.pages_at_most());
@@ -327,7 +327,7 @@ impl Survey {
     fn test_pages(&mut self, range: std::ops::Range<u32>) {
         let Survey { eviction_test, groups, group_colors, pages, rng, .. } = self;
         let undecided = |pages: &[PageSample], page: u32| color_of_tests(&pages[page as usize], group_colors).is_none();
-        // A page of an eviction set is traversed by that very set: it is tested alone, with the set's other pages.
+        // A page of an eviction set is part of the set that would test it, so it is tested alone, by the set's other pages.
         for page in groups.iter().flatten().copied().filter(|page| range.contains(page)) {
             let others: Vec<Vec<u32>> =
                 groups.iter().map(|g| g.iter().copied().filter(|p| *p != page).collect()).collect();
@@ -355,14 +355,14 @@ impl Survey {
         }
     }
 
-    /// Returns what follows from the samples so far.
+    /// Returns the colors inferred from the samples so far.
     pub fn inference(&self) -> Inference {
         infer(&self.samples())
     }
 
     /// Ends the survey, and returns the samples, the inferred colors, and the memory.
     pub fn finish(mut self) -> Collection {
-        // Of gigabytes of memory there are millions of pages: moved, not copied.
+        // Gigabytes of memory have millions of pages, so the samples are moved, not copied.
         let pages = std::mem::take(&mut self.pages);
         let samples = Samples { pages, ..self.samples() };
         let inference = infer(&samples);

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::Survey;
 
-/// Share of a page from which on it counts as evicted in part: three lines of a walk of 16. Memory that the tool and the kernel touch has
-/// colors, too, and evicts a line or two where pages fill all ways.
+/// Least share of a page at which it counts as partly evicted: about three lines of a walk of 16. The memory that the tool and the kernel
+/// touch has colors, too. It evicts a line or two if the pages under test fill all ways.
 const LOST: f32 = 0.2;
 
 /// Shares of a page lost in the test of one color by [`Survey::verify`].
@@ -15,16 +15,16 @@ const LOST: f32 = 0.2;
 pub struct VerifiedShares {
     /// Share lost with as many pages of the color as the cache has ways.
     pub fits: f32,
-    /// Share lost with half as many pages more.
+    /// Share lost with 1.5 times as many pages of the color as the cache has ways.
     pub thrashes: f32,
-    /// Share lost with half as many pages as ways of every color.
+    /// Share lost with pages of every color, half as many of each as the cache has ways.
     pub spread: f32,
     /// Share lost without any other page.
     pub control: f32,
 }
 
 impl VerifiedShares {
-    /// Whether the shares are those of one color: less than 20 % above the control where pages fit, and half or more where they thrash.
+    /// Whether the shares are those of one color: less than 0.2 above the control where pages fit, and 0.5 or more where they thrash.
     pub fn hold(self) -> bool {
         self.fits - self.control < LOST && self.spread - self.control < LOST && self.thrashes >= 0.5
     }
@@ -62,11 +62,11 @@ impl Verification {
 }
 
 impl Survey {
-    /// Tests every color without its eviction set: do as many of its pages as the cache has ways fit, do half as many more thrash, and do half
-    /// as many pages as ways of *every* color fit together?
+    /// Tests every color without its eviction set, under three conditions. As many pages of the color as the cache has ways must fit, 1.5
+    /// times as many must thrash, and half as many pages of *every* color as ways must fit together.
     ///
-    /// A share that must be small is the lowest of several tests, and a color that fails is tested again with other pages, a few times: noise
-    /// makes a true color fail now and then, nothing makes a false one pass.
+    /// A share that must be small is the lowest of several tests. A color that fails is tested again with other pages, a few times. Noise can
+    /// make a true color fail, but nothing makes a false color pass.
     pub fn verify(&mut self) -> Verification {
         const TRIES: usize = 8;
         let colors = self.inference().page_colors;
@@ -97,7 +97,7 @@ impl Survey {
         if chosen.len() < ways + ways / 2 {
             return None;
         }
-        // Half the ways of every color, the page under test among its own.
+        // Half as many pages of every color as the cache has ways. The page under test is among those of its own color.
         let mut spread = chosen[..ways / 2].to_vec();
         for (other, members) in by_color.iter().enumerate() {
             if other != color {
@@ -114,8 +114,8 @@ impl Survey {
 
     /// Returns the share of the first of `pages` that is evicted when all of them are traversed in turn.
     ///
-    /// This is the median of tests that count only if a following test of the page alone evicts nothing. The median removes replacement
-    /// luck, and the control removes noise.
+    /// The result is the median of several tests, or 0 if no test counts. A test counts only if a following test of the page alone evicts next
+    /// to nothing. The median removes replacement luck, and this control removes noise.
     fn thrashed(&mut self, pages: &[u32]) -> f32 {
         const TESTS: usize = 8;
         let (mut gone, mut shares) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! Discrete cosine transform of type II, `X_k = sum_j x_j cos(pi k (2j + 1) / 2n)`, not scaled. [Liedtke1997, §5.3]
 //!
-//! Multiplied by `sqrt(1/n)` for `k = 0` and by `sqrt(2/n)` elsewhere it would be orthonormal.
+//! The transform would be orthonormal if it were multiplied by `sqrt(1/n)` for `k = 0` and by `sqrt(2/n)` elsewhere.
 
 use std::f64::consts::TAU;
 use std::hint::black_box;
@@ -22,10 +22,10 @@ pub struct Dct {
 }
 
 impl Dct {
-    /// Makes a transform of `points` and its seeded signal.
+    /// Creates a transform of `points` points and its seeded signal.
     ///
-    /// Allocates everything here, the tables of the plan included; the planner is a fresh one for the reason given at
-    /// [`Fft::new`](super::Fft::new). For powers of two it always plans the split-radix algorithm.
+    /// The tables of the plan are allocated here, too, by a planner of its own for the reason given at [`Fft::new`](super::Fft::new). For
+    /// powers of two it always plans the split-radix algorithm.
     pub fn new(points: usize) -> Result<Dct, KernelError> {
         KernelKind::Dct.check_size(points)?;
         let plan = DctPlanner::new().plan_dct2(points);
@@ -69,7 +69,7 @@ impl Kernel for Dct {
         let signal: Vec<f64> = (0..points).map(signal_at).collect();
         let expected = signal.iter().map(|x| x * x).sum::<f64>();
         let found = energy_of_spectrum(spectrum);
-        // Compared so that a NaN does not agree.
+        // The comparison is written so that a NaN does not agree.
         let agrees = (found - expected).abs() <= 1e-12 * expected;
         if !agrees {
             return wrong("the energy".to_owned(), expected, found);

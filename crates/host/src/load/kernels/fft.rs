@@ -21,11 +21,10 @@ pub struct Fft {
 }
 
 impl Fft {
-    /// Makes a transform of `points` and its seeded signal.
+    /// Creates a transform of `points` points and its seeded signal.
     ///
-    /// Allocates everything here, the tables of the plan included: the planner is a fresh one, since a shared one would
-    /// hand out tables that lie in someone else's colors. Which algorithm it plans depends on `points` and on the CPU's
-    /// vector instructions only.
+    /// The tables of the plan are allocated here, too, by a planner of its own. A shared planner could return tables that lie in the colors of
+    /// another task. The algorithm that the planner chooses depends on `points` and on the vector instructions of the CPU only.
     pub fn new(points: usize) -> Result<Fft, KernelError> {
         KernelKind::Fft.check_size(points)?;
         let plan = FftPlanner::new().plan_fft_forward(points);
@@ -68,7 +67,7 @@ impl Kernel for Fft {
         let signal: Vec<Complex<f64>> = (0..points).map(signal_at).collect();
         let expected = points as f64 * signal.iter().map(Complex::norm_sqr).sum::<f64>();
         let found: f64 = spectrum.iter().map(Complex::norm_sqr).sum();
-        // Compared so that a NaN does not agree.
+        // The comparison is written so that a NaN does not agree.
         let agrees = (found - expected).abs() <= 1e-12 * expected;
         if !agrees {
             return wrong("the energy".to_owned(), expected.to_string(), found.to_string());

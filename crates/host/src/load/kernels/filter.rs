@@ -28,14 +28,14 @@ pub struct Filter<T, M = Vec<T>> {
 }
 
 impl<T: Sample> Filter<T> {
-    /// Returns the elements of memory that a filter of `taps` needs: two arrays of `taps + 1`.
+    /// Returns the number of elements of memory that a filter of `taps` needs: two arrays of `taps + 1`.
     pub const fn memory_len(taps: usize) -> usize {
         2 * (taps + 1)
     }
 }
 
 impl<T: Sample, M: AsRef<[T]> + AsMut<[T]>> Filter<T, M> {
-    /// Makes a filter of `taps` in `memory` of [`Filter::memory_len`] elements, with seeded coefficients and no input yet.
+    /// Creates a filter of `taps` in `memory` of [`Filter::memory_len`] elements, with seeded coefficients and no input yet.
     pub fn new_in(mut memory: M, taps: usize) -> Result<Self, KernelError> {
         T::FILTER.check_size(taps)?;
         let (needed, found) = (Filter::<T>::memory_len(taps), memory.as_ref().len());
@@ -93,7 +93,7 @@ impl<T: Sample, M: AsRef<[T]> + AsMut<[T]> + Send> Kernel for Filter<T, M> {
     }
 }
 
-/// Returns `sum a b` from first to last, and how far another order of the same sum may lie from it: each order is within
+/// Returns `sum a b` from first to last, and a bound on its distance from the same sum in another order: each order is within
 /// `count * epsilon / 2 * sum |a b|` of the exact sum.
 fn plain_sum<T: Sample>(pairs: impl Iterator<Item = (T, T)>) -> (T, f64) {
     let (mut sum, mut magnitude, mut count) = (T::ZERO, 0.0, 0.0);

@@ -15,7 +15,7 @@ pub struct Kept<T> {
 }
 
 impl<T: Copy + Default> Kept<T> {
-    /// Keeps `signal(0..points)`. All values of the copy are defaults.
+    /// Creates a signal with the values `signal(0..points)`. All values of the copy are defaults.
     pub fn new(points: usize, signal: impl FnMut(usize) -> T) -> Kept<T> {
         let copy_start = points + GAP_BYTES / size_of::<T>();
         let mut memory = vec![T::default(); copy_start + points];
@@ -23,7 +23,7 @@ impl<T: Copy + Default> Kept<T> {
         Kept { memory, points }
     }
 
-    /// Makes the copy equal to the signal again.
+    /// Makes the copy equal to the signal again, and returns the copy.
     #[inline]
     pub fn restore(&mut self) -> &mut [T] {
         let (signal, rest) = self.memory.split_at_mut(self.points);
@@ -32,7 +32,7 @@ impl<T: Copy + Default> Kept<T> {
         copy
     }
 
-    /// Returns the copy, or what a job has made of it.
+    /// Returns the copy as the last job has left it.
     pub fn copy(&self) -> &[T] {
         &self.memory[self.memory.len() - self.points..]
     }

@@ -1,4 +1,4 @@
-//! Matrix multiplication `c = a b` of 64x64 floating-point numbers in steps of 8x8 submatrices. [Liedtke1997, §5.4]
+//! Matrix multiplication `c = a b` of 64x64 floating-point numbers, one 8x8 submatrix of the product after another. [Liedtke1997, §5.4]
 
 use std::hint::black_box;
 
@@ -12,7 +12,7 @@ const ORDER: usize = 64;
 /// Number of rows and of columns of a submatrix of the product.
 const BLOCK: usize = 8;
 
-/// Memory of the three matrices, [`Matmul::ELEMENTS`] each.
+/// Memory of the three matrices, [`Matmul::ELEMENTS`] numbers each.
 pub struct Matrices<M = Vec<f64>> {
     /// Left factor, stored by rows.
     pub a: M,
@@ -94,7 +94,7 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
         self.step_count = 0;
     }
 
-    /// Returns the steps done since the start.
+    /// Returns the number of steps done since the start.
     pub fn step_count(&self) -> usize {
         self.step_count
     }
@@ -104,17 +104,17 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
         self.matrices.c.as_ref()
     }
 
-    /// Returns the memory that one multiplication touches: the three matrices.
+    /// Returns the size of the memory that one multiplication touches: the three matrices.
     pub fn working_set(&self) -> Bytes {
         Bytes((3 * Matmul::ELEMENTS * size_of::<f64>()) as u64)
     }
 
-    /// Compares what the steps so far have computed with the plain triple loop, computed from the seed.
+    /// Compares the elements computed so far with the plain triple loop over freshly seeded factors; fails at the first wrong element.
     pub fn check(&self) -> Result<(), KernelError> {
         for (row, first_column) in (0..self.step_count).map(elements_of) {
             for column in first_column..first_column + BLOCK {
                 let (expected, found) = (by_definition(row, column), self.product()[row * ORDER + column]);
-                // Each sum of 64 products below 1 rounds by less than 64 * 64 * 2^-53 < 1e-12. A NaN does not agree.
+                // Each sum of 64 products below 1 rounds by less than 64 * 64 * 2^-53 < 1e-12. A NaN counts as wrong.
                 let agrees = (found - expected).abs() <= 1e-12;
                 if !agrees {
                     return Err(KernelError::WrongResult {
@@ -130,7 +130,7 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
     }
 }
 
-/// Returns row and first column of the eight elements that a step computes. Submatrices follow one another along the rows of the
+/// Returns the row and the first column of the eight elements that a step computes. Submatrices follow one another along the rows of the
 /// product, so that the eight rows of `a` stay in the cache while all of `b` passes by.
 fn elements_of(step: usize) -> (usize, usize) {
     let (block, row_in_block) = (step / BLOCK, step % BLOCK);
@@ -251,8 +251,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The product is the same to the last bit if the multiplication is interrupted at any points, and begun again after any number of
-        /// steps.
+        /// The product is the same to the last bit if the multiplication is interrupted at any points, and restarted after any number of steps.
         #[test]
         fn interruptions_do_not_change_the_product(
             abandoned in 0usize..600,

@@ -1,4 +1,4 @@
-//! A walk whose lines stay in a cache, and a writer that evicts them.
+//! A walk that loads all lines of its memory, and a writer whose stores evict such lines from a cache.
 
 use std::cell::Cell;
 use std::io;
@@ -9,9 +9,10 @@ use crate::sys::memory::{Arena, page_bytes};
 
 /// Size of a line in bytes. If lines are longer, some are touched twice.
 const LINE: usize = 64;
-/// Lines that are written in one irregular order before the next such window: few enough for their pages' translations to stay.
+/// Number of lines of a window. A writer finishes one window before it begins the next; a window is small enough for the TLB to hold the
+/// translations of its pages.
 const WINDOW: usize = 1024;
-/// A walk along a chain through all lines of some memory, in random order, so that each load waits for the one before.
+/// A walk along a chain through all lines of some memory, in random order, so that each load waits for the previous one.
 pub struct Walk {
     memory: Arena,
     lines: u32,
@@ -30,7 +31,7 @@ impl Walk {
         Ok(Walk { memory, lines: lines as u32, at: Cell::new(order[0]) })
     }
 
-    /// Walks over all lines once, and returns the time.
+    /// Loads every line once and returns the time that this took.
     pub fn pass(&self) -> Cycles {
         let (at, time) = self.memory.chase(self.at.get(), self.lines);
         self.at.set(at);
@@ -38,7 +39,7 @@ impl Walk {
     }
 }
 
-/// A writer to all lines of some memory, in an irregular order, because some processors keep stores that come in order out of the cache.
+/// A writer to all lines of some memory, in an irregular order, because sequential stores bypass the cache on some processors.
 pub struct Writer {
     memory: Arena,
     order: Vec<u16>,
@@ -66,7 +67,7 @@ impl Writer {
         }
     }
 
-    /// Whether the whole memory still holds what was written last.
+    /// Whether every byte of the memory still holds the value of the last pass.
     pub fn is_intact(&mut self) -> bool {
         self.memory.bytes_mut().iter().all(|byte| *byte == self.value)
     }
@@ -82,7 +83,7 @@ mod tests {
         let begin = walk.at.get();
         walk.pass();
         assert_eq!((walk.lines, walk.at.get()), (16_384, begin));
-        // Not a multiple of a window.
+        // 80 KiB are not a multiple of a window, which is 64 KiB.
         let mut writer = Writer::new(Bytes(80 << 10)).unwrap();
         writer.pass();
         writer.pass();

@@ -1,8 +1,8 @@
 //! The measured jobs: digital filter, discrete cosine and Fourier transform, matrix multiplication. [Liedtke1997, §5.2–5.5]
 //!
 //! The caller decides where the memory lies. [`Filter`] and [`Matmul`] live in slices the caller supplies. The transforms
-//! take all their memory from the global allocator while they are constructed, because their crates do so with the tables;
-//! the caller constructs them where the allocator hands out the colors wanted. A job itself allocates nothing.
+//! take all their memory from the global allocator while they are constructed, because their crates allocate the tables there;
+//! the caller constructs them while the allocator hands out pages of the desired colors. A job itself allocates nothing.
 //!
 //! Inputs are seeded, hence the same in every run, and every kernel can [check](Kernel::check) its last result against the
 //! plain definition: a run on moved or recolored pages is worth nothing if the pages lost their contents.
@@ -83,7 +83,7 @@ impl KernelKind {
         }
     }
 
-    /// Returns the sizes that are accepted. The filter's are those of [Liedtke1997, §5.2].
+    /// Returns the sizes that are accepted. The sizes of the filter are those of [Liedtke1997, §5.2].
     pub const fn sizes(self) -> Sizes {
         match self {
             KernelKind::FilterF64 | KernelKind::FilterI32 => Sizes {
@@ -110,7 +110,7 @@ impl KernelKind {
         }
     }
 
-    /// Fails for a size that [`sizes`](Self::sizes) excludes.
+    /// Checks that [`sizes`](Self::sizes) includes `size`; fails otherwise.
     pub fn check_size(self, size: usize) -> Result<(), KernelError> {
         let sizes = self.sizes();
         let accepted = (sizes.min..=sizes.max).contains(&size) && (size.is_power_of_two() || !sizes.power_of_two);
@@ -149,7 +149,7 @@ impl FromStr for KernelKind {
     }
 }
 
-/// A kernel that cannot be had as asked for, or one whose result is wrong.
+/// Error of a kernel: the request cannot be fulfilled, or a result is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
     /// No kernel has this name.
@@ -167,9 +167,9 @@ pub enum KernelError {
         max = kind.sizes().max
     )]
     Size {
-        /// The kernel that was asked for.
+        /// The requested kernel.
         kind: KernelKind,
-        /// The size that was asked for.
+        /// The requested size.
         size: usize,
     },
     /// A slice of the wrong length was supplied.
@@ -182,14 +182,14 @@ pub enum KernelError {
         /// Number of elements supplied.
         found: usize,
     },
-    /// The last result is not what the definition says.
+    /// The last result differs from the plain definition.
     #[error(
         "{kernel}: {what} is {found}, expected {expected}\n  hint: discard the measurement; the memory lost its contents or the CPU is unreliable"
     )]
     WrongResult {
         /// Name of the kernel.
         kernel: &'static str,
-        /// The number of the result that is wrong.
+        /// Name of the wrong number, such as `element (3, 5)`.
         what: String,
         /// Value by the definition.
         expected: String,

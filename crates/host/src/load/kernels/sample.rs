@@ -1,4 +1,4 @@
-//! Numbers that the kernels compute with: their seeded values and their dot product.
+//! The numbers that the kernels compute with: seeded values and the dot product.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Stream {
 
 /// An element of the filter's arrays: `f64`, or `i32` with wrapping arithmetic.
 pub trait Sample: sealed::Sealed + Copy + fmt::Debug + Send + 'static {
-    /// Kind of the filter of these elements.
+    /// Kind of the filter that has such elements.
     const FILTER: KernelKind;
     /// Relative error of one operation: the machine epsilon, 0 for integers.
     const EPSILON: f64;
@@ -35,7 +35,7 @@ pub trait Sample: sealed::Sealed + Copy + fmt::Debug + Send + 'static {
     /// Returns the same value as a floating-point number, exactly.
     fn to_f64(self) -> f64;
 
-    /// Draws a value anywhere in the range of `i32`, or in [-1, 1).
+    /// Draws a random value: an `i32` from its whole range, an `f64` from [-1, 1).
     fn random(random: &mut fastrand::Rng) -> Self;
 }
 
@@ -95,8 +95,8 @@ impl Sample for i32 {
     }
 }
 
-/// Returns element `index` of `stream`, the same in every run. Any element can be had without those before it, so that a check
-/// need not trust the memory under test.
+/// Returns element `index` of `stream`, the same in every run. The element depends on `stream` and `index` alone, so a check need not
+/// trust the memory under test.
 #[inline]
 pub fn seeded<T: Sample>(stream: Stream, index: u64) -> T {
     T::random(&mut fastrand::Rng::with_seed((stream as u64) << 48 ^ index))
@@ -105,7 +105,7 @@ pub fn seeded<T: Sample>(stream: Stream, index: u64) -> T {
 /// Returns `sum_i a_i b_i` over two slices of equal length.
 #[inline]
 pub fn dot<T: Sample>(a: &[T], b: &[T]) -> T {
-    // Floating-point sums are not reordered by the compiler; eight independent ones let it use vector registers.
+    // The compiler does not reorder floating-point sums; eight independent sums let it use vector registers.
     let (a_blocks, a_rest) = a.as_chunks::<8>();
     let (b_blocks, b_rest) = b.as_chunks::<8>();
     let mut sums = [T::ZERO; 8];

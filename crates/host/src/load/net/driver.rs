@@ -11,18 +11,18 @@ use smoltcp::time::Instant;
 
 use crate::sys::clock;
 
-/// Bytes of the largest payload.
+/// Size of the largest payload, in bytes.
 pub const BYTES_MAX: usize = 8192;
-/// Bytes of the headers of Ethernet, IPv4 and UDP together.
+/// Size of the headers of Ethernet, IPv4 and UDP together, in bytes.
 pub(super) const HEADERS: usize = ETHERNET + 20 + 8;
-/// Bytes of the Ethernet header.
+/// Size of the Ethernet header, in bytes.
 pub const ETHERNET: usize = 14;
 /// Size of the largest frame, in bytes.
 pub const FRAME_MAX: usize = BYTES_MAX + HEADERS;
 /// Number of frames that the card holds in each direction.
 pub(super) const SLOTS: usize = 2;
 
-/// Attributes time to the components, by the machine's counter.
+/// Attributes the ticks of the CPU's counter to the components.
 pub(super) struct Stopwatch(pub(super) Cell<Meter>);
 
 impl Stopwatch {
@@ -53,7 +53,7 @@ impl Ring {
         Ring { slots, first: 0, count: 0 }
     }
 
-    /// Takes the next slot to fill; `None` if all are full.
+    /// Takes the next slot to fill; `None` if all slots are full.
     fn push(&mut self) -> Option<&mut Slot> {
         let at = (self.first + self.count) % SLOTS;
         (self.count < SLOTS).then(|| {
@@ -72,7 +72,7 @@ impl Ring {
     }
 }
 
-/// Moves frames to and from the card, whose memory it holds.
+/// The driver: moves frames to and from the card, and owns the card's memory.
 pub struct Driver {
     pub(super) stopwatch: Stopwatch,
     sent: Ring,
@@ -105,7 +105,7 @@ impl Driver {
         }
     }
 
-    /// Returns the oldest frame that the card has sent, and removes it; `None` if the card has sent nothing since.
+    /// Removes and returns the oldest frame that the card has sent; `None` if no sent frame is left.
     pub fn take_sent(&mut self) -> Option<&[u8]> {
         self.sent.pop().map(|slot| &slot.bytes[..slot.len])
     }

@@ -1,4 +1,4 @@
-//! Why packets are not sent or received.
+//! Errors of sending and receiving packets.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use isochrome_model::net::Refused;
 
 use crate::sys::heap::HeapError;
 
-/// Trouble with packets, and with what they pass through.
+/// Error of sending or receiving packets, or of setting up their path.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// A connection or a packet was refused.
@@ -15,34 +15,34 @@ pub enum NetError {
     /// A packet did not reach its destination.
     #[error("a packet of {bytes} bytes did not arrive\n  hint: please report it, with the seed")]
     Lost {
-        /// Bytes of the packet.
+        /// Size of the packet, in bytes.
         bytes: usize,
     },
     /// A packet arrived with other contents than were sent.
     #[error("a packet of {bytes} bytes arrived with other contents\n  hint: please report it, with the seed")]
     Corrupt {
-        /// Bytes of the packet.
+        /// Size of the packet, in bytes.
         bytes: usize,
     },
     /// A socket could not be used.
     #[error("UDP over {device}: {source}\n  hint: is the device up? `ip link`")]
     Socket {
-        /// Over what.
+        /// Name of the device that the socket uses.
         device: &'static str,
-        /// What the kernel said.
+        /// Error that the kernel reported.
         source: io::Error,
     },
-    /// There is no TAP device to be had.
+    /// No TAP device could be set up.
     #[error(
         "a TAP device in a network namespace: {action}: {source}\n  hint: run as root where /dev/net/tun and network namespaces are permitted; the other paths need neither"
     )]
     Tap {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// Error that the kernel reported.
         source: io::Error,
     },
-    /// The components have no memory of their own.
+    /// The heap of a component is not used, or is too small.
     #[error("{0}")]
     Heap(#[from] HeapError),
 }

@@ -84,7 +84,7 @@ impl Traffic for Sockets {
     }
 
     fn request(&mut self, _: usize) -> Result<Packet, NetError> {
-        // The kernel needs no request: whoever has bound a port has asked.
+        // The kernel needs no request: it accepts packets for every bound port.
         Ok(Packet { spent: [Cycles(0); 3] })
     }
 

@@ -1,8 +1,8 @@
 //! A user-space network stack in three components: driver, server and client. [Loeser1999, §2.2]
 //!
 //! The protocols are those of smoltcp. Sending copies nothing in main memory: the client writes into memory that it shares with the
-//! server, from which the driver moves the packet into the card. Receiving copies every byte twice: from where the card has put it
-//! into the server, which must know the connection first, and from there to the client. Checksums of packets are the card's business.
+//! server, and the driver moves the packet from there into the card. Receiving copies every byte twice: from the card's memory into the
+//! server, which must find the connection first, and from the server to the client. The card computes the checksums of packets.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -21,8 +21,8 @@ use crate::sys::heap::{BackingMemory, Heap};
 
 /// Port of every connection, at both ends.
 pub const PORT: u16 = 7;
-/// The time that smoltcp gets. It never changes, because no protocol in use depends on time, and no neighbor may be forgotten during a
-/// measurement.
+/// The time that is passed to smoltcp. It never changes: no protocol in use depends on time, and smoltcp must not forget a neighbor during
+/// a measurement.
 const NOW: Instant = Instant::ZERO;
 
 /// A source of memory for each component.
@@ -47,7 +47,7 @@ impl<M: BackingMemory> ComponentMemory for [Heap<M>; 3] {
     }
 }
 
-/// The server: it reserves, accounts and polices, and implements the protocols.
+/// The server: admits clients, keeps each within its reservation, and implements the protocols.
 struct Server {
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -55,7 +55,7 @@ struct Server {
     connections: Vec<Account>,
 }
 
-/// State that the server keeps of a connection.
+/// State that the server keeps for a connection.
 struct Account {
     socket: SocketHandle,
     peer: IpEndpoint,
@@ -145,14 +145,14 @@ fn packet_buffer(payload: Vec<u8>) -> udp::PacketBuffer<'static> {
     udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 2], payload)
 }
 
-/// Returns the present time, for the accounts.
+/// Returns the current time of the CPU's counter, in ns.
 fn now_ns() -> Ns {
     Ns((clock::now().0 as f64 * (1e9 / clock::rate_hz() as f64)) as u64)
 }
 
 impl Stack {
-    /// Builds the components, each in its own memory, and admits the client. Frames are written to `device` and read from it without waiting,
-    /// if there is one; else they lie in the card's memory until they are taken.
+    /// Builds the components, each in its own memory, and admits the client. If there is a `device`, frames are written to it
+    /// and read from it without waiting; otherwise they stay in the card's memory until they are taken. Fails if the client is not admitted.
     pub fn build(
         memory: &impl ComponentMemory,
         request: StackRequest,
@@ -162,7 +162,7 @@ impl Stack {
         let mut driver = memory.within(Component::Driver, || Box::new(Driver::new(device)));
         let (mut client, shared) = memory.within(Component::Client, || {
             let client = Client { connection: 0, received: vec![0; BYTES_MAX] };
-            // What is in this memory when a packet is sent is the packet.
+            // The client writes only the stamp later, so every packet that it sends has these contents.
             (Box::new(client), packet_buffer((0..BYTES_MAX).map(content).collect()))
         });
         let server = memory.within(Component::Server, || {
@@ -197,7 +197,7 @@ impl Stack {
         Ok(Packet { spent: driver.stopwatch.0.get().stop(clock::now()) })
     }
 
-    /// Requests a packet of up to `bytes`: the first part of receiving, up to the wait for the card.
+    /// Requests a packet of up to `bytes`. This is the first part of receiving, before the wait for the card.
     #[inline]
     pub fn request(&mut self, bytes: usize) -> Result<Packet, NetError> {
         let Stack { driver, server, client } = self;
@@ -206,18 +206,18 @@ impl Stack {
         driver.stopwatch.pass_to(Component::Server);
         server.expect(client.connection, bytes)?;
         driver.stopwatch.pass_to(Component::Driver);
-        // Room for what is to come.
+        // The driver checks that the card has room for the packet.
         std::hint::black_box(driver.has_room());
         driver.stopwatch.pass_to(Component::Client);
         Ok(Packet { spent: driver.stopwatch.0.get().stop(clock::now()) })
     }
 
-    /// Takes a packet of `bytes` from the card and hands it to the client: the second part of receiving.
+    /// Takes a packet of `bytes` from the card and hands it to the client. This is the second part of receiving.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> Result<Packet, NetError> {
         let Stack { driver, server, client } = self;
         driver.stopwatch.0.set(Meter::start(clock::now()));
-        // The interrupt comes to the driver.
+        // The driver handles the card's interrupt.
         driver.stopwatch.pass_to(Component::Driver);
         server.interface.poll_ingress_single(NOW, &mut **driver, &mut server.sockets);
         driver.stopwatch.pass_to(Component::Server);
@@ -228,18 +228,18 @@ impl Stack {
         if came == Some(bytes) { Ok(packet) } else { Err(NetError::Lost { bytes }) }
     }
 
-    /// Receives, without timing it, a packet of `bytes` that the interface has already processed.
+    /// Receives a packet of `bytes` that the interface has already processed, without measuring the time.
     pub fn collect(&mut self, bytes: usize) -> Result<(), NetError> {
         let came = self.server.take(self.client.connection, &mut self.client.received)?;
         if came == Some(bytes) { Ok(()) } else { Err(NetError::Lost { bytes }) }
     }
 
-    /// Handles all other frames that have arrived, such as ARP requests.
+    /// Processes all frames that have arrived, such as ARP requests, and sends the pending frames.
     pub fn settle(&mut self) {
         self.server.interface.poll(NOW, &mut *self.driver, &mut self.server.sockets);
     }
 
-    /// Checks that the packet received last has `bytes` bytes and this stamp.
+    /// Checks that the packet received last begins with the contents of a packet of `bytes` bytes with this stamp.
     pub fn check(&self, bytes: usize, stamp: u8) -> Result<(), NetError> {
         let as_sent = self.client.received[..bytes].iter().copied().eq(payload(bytes, stamp));
         if as_sent { Ok(()) } else { Err(NetError::Corrupt { bytes }) }
@@ -247,7 +247,7 @@ impl Stack {
 }
 
 impl Server {
-    /// Admits a client whose packets lie in `shared` and returns its connection's number, or refuses it.
+    /// Admits a client whose packets lie in `shared`, and returns the number of its connection; fails if the reservation is refused.
     fn connect(
         &mut self,
         end: End,
@@ -276,7 +276,7 @@ impl Server {
         let account = &mut self.connections[connection];
         let socket = self.sockets.get::<udp::Socket<'_>>(account.socket);
         std::hint::black_box((socket.can_recv(), account.receive));
-        // What is asked for is taken from the account when it comes.
+        // The account is charged when the packet arrives.
         if bytes > BYTES_MAX { Err(NetError::Lost { bytes }) } else { Ok(()) }
     }
 
@@ -285,7 +285,7 @@ impl Server {
         let account = &mut self.connections[connection];
         let socket = self.sockets.get_mut::<udp::Socket<'_>>(account.socket);
         let Ok((packet, _)) = socket.recv() else { return Ok(None) };
-        // A packet that was not paid for is dropped here, before it costs the second copy.
+        // A packet beyond the reservation is dropped here, before it costs the second copy.
         account.receive.take(packet.len(), now_ns())?;
         into[..packet.len()].copy_from_slice(packet);
         Ok(Some(packet.len()))
@@ -317,14 +317,14 @@ pub fn carry(one: &mut Stack, other: &mut Stack) {
     }
 }
 
-/// Has two stacks learn each other's addresses, by packets in both directions.
+/// Lets two stacks learn each other's addresses, by sending packets in both directions.
 pub fn meet(near: &mut Stack, far: &mut Stack) -> Result<(), NetError> {
     for round in 0..2 {
         for from_near in [true, false] {
             let (from, to) = if from_near { (&mut *near, &mut *far) } else { (&mut *far, &mut *near) };
             from.send(1, round)?;
             carry(from, to);
-            // Until the other's address is known, what is sent is the question for it, and the packet follows.
+            // While the peer's hardware address is unknown, the stack sends an ARP request first and the packet after the reply.
             from.settle();
             carry(from, to);
             while to.server.take(to.client.connection, &mut to.client.received)?.is_some() {}

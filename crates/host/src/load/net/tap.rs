@@ -1,5 +1,5 @@
-//! The stack over a TAP device. Its driver reads and writes frames by system calls, and its peer is the kernel's UDP, in a network
-//! namespace of its own.
+//! The stack over a TAP device. The stack's driver reads and writes frames by system calls; the peer is the kernel's UDP in a separate
+//! network namespace.
 
 use std::io;
 
@@ -33,7 +33,7 @@ pub fn open() -> Result<Tap, NetError> {
     Tap::open(wire()).map_err(|failure| NetError::Tap { action: failure.action, source: failure.source })
 }
 
-/// A stack in the memory of its components, over a TAP device. The fields drop in order: what was allocated before its memory.
+/// A stack in the memory of its components, over a TAP device. The fields drop in order, so allocations are dropped before their memory.
 pub struct Tapped {
     near: Stack,
     tap: Tap,
@@ -49,7 +49,7 @@ impl Tapped {
         let tap = tap.try_clone().map_err(trouble)?;
         let near = near(&heaps, Some(tap.card.try_clone().map_err(trouble)?))?;
         let mut tapped = Tapped { near, tap, stamp: 0, received: vec![0; BYTES_MAX], _heaps: heaps };
-        // The first packet is the question for the kernel's hardware address. When that is answered the packet follows.
+        // The first frame is an ARP request for the kernel's hardware address. The packet follows after the reply.
         tapped.near.send(1, 0)?;
         tapped.wait(1)?;
         tapped.near.settle();
@@ -57,7 +57,7 @@ impl Tapped {
         Ok(tapped)
     }
 
-    /// Waits until the device has a frame to read. Fails with [`NetError::Lost`] if that takes too long.
+    /// Waits until the device has a frame to read; fails with [`NetError::Lost`] if none comes within [`PATIENCE`].
     fn wait(&self, bytes: usize) -> Result<(), NetError> {
         match poll(&mut [PollFd::new(&self.tap.card, PollFlags::IN)], Some(&PATIENCE)) {
             Ok(0) => Err(NetError::Lost { bytes }),

@@ -11,14 +11,15 @@ use super::stack::{BYTES_MAX, End, OrdinaryMemory, Stack, StackRequest, carry, m
 use crate::color::pool::ColoredRegion;
 use crate::sys::heap::Heap;
 
-/// Cost of a packet as the server estimates it, and reservation of the client, which is more than experiments send.
+/// Cost of a packet as the server estimates it.
 const COST: Cost = Cost { packet: Ns(1000), byte_ps: 250 };
+/// Reservation of the client: more than the experiments send.
 const RESERVATION: Reservation = Reservation { packets_per_s: 20_000, bytes_max: BYTES_MAX, burst: 10_000 };
 /// Share of the CPU that the server may reserve, in millionths.
 const LIMIT_PPM: u64 = 900_000;
 
-/// A stack in the memory of its components, and its peer in ordinary memory. The fields drop in order: what was allocated before its
-/// memory.
+/// A stack in the memory of its components, and its peer in ordinary memory. The fields drop in order, so
+/// allocations are dropped before their memory.
 pub struct Wired {
     near: Stack,
     far: Stack,
@@ -31,7 +32,7 @@ fn stack_request(end: End) -> StackRequest {
     StackRequest { end, cost: COST, limit_ppm: LIMIT_PPM, reservation: RESERVATION }
 }
 
-/// Builds the stack that is measured, in `heaps`. Fails if the heaps are not used, or too small.
+/// Builds the stack that is measured, in `heaps`. Fails if a heap is not used, or is too small.
 pub(super) fn near(heaps: &[Heap<ColoredRegion>; 3], device: Option<File>) -> Result<Stack, NetError> {
     let stack = Stack::build(heaps, stack_request(End::Near), device)?;
     for heap in heaps {

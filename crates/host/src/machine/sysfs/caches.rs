@@ -1,4 +1,4 @@
-//! The caches that sysfs shows, their shapes completed by what the processor itself says.
+//! The caches that sysfs shows. Where sysfs hides the shape of a cache, the processor's CPUID supplies it.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl Sysfs {
             if folders.is_empty() {
                 note("caches".to_owned(), format!("sysfs shows none ({})", processor.name));
             }
-            // Asked at most once per CPU, and only if something is missing.
+            // CPUID is read at most once per CPU, and only if sysfs lacks a value.
             let identified = std::cell::OnceCell::new();
             for folder in folders {
                 let cache = self.read_cache(&folder);
@@ -78,6 +78,7 @@ impl Sysfs {
                         sharing_seen: None,
                         load_ns: None,
                         refill: None,
+                        replacement: None,
                         retention: Vec::new(),
                     }),
                 }
@@ -86,7 +87,7 @@ impl Sysfs {
         Ok((found.into_values().flatten().collect(), notes))
     }
 
-    /// Returns the number by which resctrl names the data cache of `level` that serves `cpu`; `None` where sysfs has none.
+    /// Returns the number by which resctrl names the data cache of `level` that serves `cpu`; `None` where sysfs shows no number.
     pub fn cache_id(&self, level: u8, cpu: CpuId) -> Option<u32> {
         let of_data = |folder: &String| {
             let is =
@@ -107,7 +108,7 @@ impl Sysfs {
 
     fn read_cache(&self, folder: &str) -> Described {
         let text = |name: &str| self.text(&format!("{folder}/{name}"));
-        // The kernel writes 0 for what it does not know.
+        // The kernel writes 0 for a value that it does not know.
         let count = |name: &str| text(name).and_then(|t| t.parse::<u64>().ok()).filter(|&n| n > 0);
         Described {
             level: count("level").and_then(|n| u8::try_from(n).ok()),
@@ -135,7 +136,7 @@ fn words(holds: Holds) -> &'static str {
     }
 }
 
-/// One cache, as far as one source describes it.
+/// Description of one cache by one source. Values that the source does not give are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Described {
     pub(super) level: Option<u8>,
@@ -151,7 +152,7 @@ impl Described {
     pub(super) fn geometry(&self) -> Option<Geometry> {
         match *self {
             Described { ways: Some(ways), sets: Some(set_count), line: Some(line_bytes), .. } => {
-                // A product that overflows is no cache.
+                // No cache is so large that this product overflows.
                 set_count.checked_mul(u64::from(ways))?.checked_mul(line_bytes.0)?;
                 Some(Geometry { set_count, ways, line_bytes })
             }

@@ -1,4 +1,4 @@
-//! Cache descriptions by the processor itself: CPUID leaf 4 on Intel, leaf 0x8000001D on AMD.
+//! Cache descriptions and hypervisor name from the processor itself. The caches come from CPUID leaf 4 on Intel, leaf 0x8000001D on AMD.
 
 use isochrome_model::machine::Holds;
 use isochrome_model::units::{Bytes, CpuId};
@@ -7,9 +7,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::caches::Described;
 
-/// Returns the caches of `cpu`; none if the thread cannot run there or the processor does not describe them.
+/// Returns the caches of `cpu`; an empty list if no thread can run on `cpu` or the processor does not describe its caches.
 pub(super) fn caches(cpu: CpuId) -> Vec<Described> {
-    // The answer is that of the CPU asked, so ask there; a thread of its own keeps the caller's affinity as it is.
+    // CPUID describes the CPU that executes it, so a thread executes it on `cpu`. A separate thread keeps the caller's affinity unchanged.
     std::thread::spawn(move || {
         let cpu = cpu.0 as usize;
         if cpu >= CpuSet::MAX_CPU {
@@ -31,7 +31,7 @@ pub(super) fn caches(cpu: CpuId) -> Vec<Described> {
                             CacheType::Unified => Holds::Unified,
                             CacheType::Null | CacheType::Reserved => return None,
                         };
-                        // In a fully associative cache the ways are the lines; the leaf's own field is not theirs.
+                        // In a fully associative cache every line is a way, and the leaf's field does not hold that number.
                         let shaped = !cache.is_fully_associative();
                         Some(Described {
                             level: Some(cache.level()),
@@ -51,7 +51,7 @@ pub(super) fn caches(cpu: CpuId) -> Vec<Described> {
     .unwrap_or_default()
 }
 
-/// Returns the name of the hypervisor.
+/// Returns the name of the hypervisor; `None` if CPUID names none.
 pub(super) fn hypervisor() -> Option<String> {
     Some(match Identification::new().get_hypervisor_info()?.identify() {
         Hypervisor::Unknown(b, c, d) => {

@@ -1,8 +1,8 @@
 //! The machine as the kernel describes it: CPUs, caches, processor, hypervisor.
 //!
-//! Everything is read below one root, so that a described machine is a folder holding `sys/` and `proc/`. Some Arm boards and
-//! virtual machines hide the shape of a cache. Of size, ways, sets and line any three determine the fourth; what is still
-//! missing then is asked of the processor itself (x86 only), and a level that stays incomplete is left out with a note.
+//! All files are read below one root, so a folder that holds `sys/` and `proc/` can describe another machine. Some Arm boards and
+//! virtual machines hide the shape of a cache. Any three of size, ways, sets and line determine the fourth. If more is missing,
+//! CPUID supplies the shape (x86 only); a level whose shape stays unknown is left out with a note.
 
 mod caches;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -22,32 +22,32 @@ use crate::error::SystemError;
 /// A number of CPUs that no Linux supports (NR_CPUS is at most 8192), as a guard against nonsensical lists.
 pub(crate) const CPU_LIMIT: u32 = 1 << 16;
 
-/// The files of a kernel: the running one, or that of a machine described in a folder.
+/// The files of a kernel: of the running kernel, or copies in a folder that describes another machine.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
     root: PathBuf,
-    /// Whether this is the machine that isochrome runs on, which can then be examined directly.
+    /// Whether the files are those of the machine that isochrome runs on. Only then is the processor examined directly.
     is_this_machine: bool,
 }
 
-/// A fact or setting that could not be had, with the reason and the remedy.
+/// A note on a fact that could not be found or a setting that could not be made, with the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// Subject of the note.
+    /// The fact or the setting.
     pub subject: String,
-    /// Reason why it could not be had.
+    /// Reason of the failure.
     pub reason: String,
     /// Advice on what to do.
     pub hint: String,
 }
 
 impl Sysfs {
-    /// Returns the kernel that isochrome runs on.
+    /// Returns the files of the kernel that isochrome runs on.
     pub fn system() -> Sysfs {
         Sysfs { root: PathBuf::from("/"), is_this_machine: true }
     }
 
-    /// Returns the machine that the folder `root` describes, which holds `sys/` and `proc/`.
+    /// Returns the files in the folder `root`, which holds `sys/` and `proc/` and describes a machine.
     pub fn at(root: &Path) -> Sysfs {
         Sysfs { root: root.to_owned(), is_this_machine: false }
     }
@@ -62,14 +62,14 @@ impl Sysfs {
         fs::read_to_string(self.path(relative)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Returns the bytes of a huge page; `None` where the kernel has none.
+    /// Returns the size of a huge page, in bytes; `None` where the kernel has no huge pages.
     pub fn huge_page_bytes(&self) -> Option<usize> {
         let size = self.text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?.parse().ok()?;
         let page = self.page_bytes().ok()?.0 as usize;
         Some(size).filter(|size: &usize| size.is_power_of_two() && *size > page)
     }
 
-    /// Returns the text of a file that must exist.
+    /// Returns the text of a file without the white space around it; fails if the file cannot be read.
     fn required(&self, relative: &str) -> Result<String, SystemError> {
         let path = self.path(relative);
         fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|source| SystemError::Unreadable {
@@ -79,7 +79,7 @@ impl Sysfs {
         })
     }
 
-    /// Returns the CPUs of a list file; `None` if it cannot be read.
+    /// Returns the CPUs of a list file; `None` if the file cannot be read. Fails if its text is no list.
     pub fn cpus_in(&self, relative: &str) -> Result<Option<Vec<CpuId>>, SystemError> {
         let Some(text) = self.text(relative) else { return Ok(None) };
         let cpus = parse_list(&text, CPU_LIMIT).map_err(|source| self.not_a_list(relative, source))?;
@@ -105,12 +105,12 @@ impl Sysfs {
         Ok(cpus.into_iter().map(CpuId).collect())
     }
 
-    /// Returns the processor as it identifies itself.
+    /// Returns the processor as /proc/cpuinfo identifies it.
     pub fn processor(&self) -> Result<Processor, SystemError> {
         Ok(Processor::from_cpuinfo(&self.required("proc/cpuinfo")?))
     }
 
-    /// Returns the machine as the kernel and the processor declare it, and notes on what had to be left out.
+    /// Returns the machine as the kernel and the processor declare it, and notes on the levels that had to be left out.
     ///
     /// Rates, load times and refill times are measured elsewhere and absent here.
     pub fn machine(&self) -> Result<(Machine, Vec<Note>), SystemError> {
@@ -130,11 +130,12 @@ impl Sysfs {
             latency: Vec::new(),
             levels,
             costs: None,
+            supply: Vec::new(),
         };
         Ok((machine, notes))
     }
 
-    /// Returns the bytes per page.
+    /// Returns the page size.
     pub fn page_bytes(&self) -> Result<Bytes, SystemError> {
         if self.is_this_machine {
             return Ok(Bytes(rustix::param::page_size() as u64));
@@ -152,22 +153,33 @@ impl Sysfs {
             })
     }
 
-    /// Returns the size, in frames, of the blocks in which this virtual machine reports free memory to its host; `None` if it does not. A block
-    /// may lie on other frames of the host afterwards. [Linux, Documentation/mm/free_page_reporting.rst]
+    /// Returns the size, in frames, of the blocks in which this virtual machine reports free memory to its host; `None` if it does not, or if
+    /// the size is unknown. A block may lie on other frames of the host afterwards. [Linux, Documentation/mm/free_page_reporting.rst]
     pub fn reported_block_frames(&self) -> Option<u64> {
         /// VIRTIO_BALLOON_F_REPORTING. [Linux, include/uapi/linux/virtio_balloon.h]
         const REPORTING: usize = 5;
         let devices = fs::read_dir(self.path("sys/bus/virtio/drivers/virtio_balloon")).ok()?;
-        // The bits are written from the lowest on.
+        // The file lists the feature bits, beginning with the lowest.
         let reports = |features: String| features.as_bytes().get(REPORTING) == Some(&b'1');
         let reports =
             devices.flatten().any(|device| fs::read_to_string(device.path().join("features")).is_ok_and(reports));
-        let order: i64 = self.text("sys/module/page_reporting/parameters/page_reporting_order")?.parse().ok()?;
-        // Unset it is that of a huge page; the pieces of a buddy allocator are far smaller than the bound.
-        reports.then(|| 1 << u32::try_from(order).unwrap_or(9).min(30))
+        if !reports {
+            return None;
+        }
+        let order = self.text("sys/module/page_reporting/parameters/page_reporting_order");
+        match order.and_then(|order| order.parse::<u32>().ok()) {
+            // The blocks of the buddy allocator are far smaller than 2^30 frames.
+            Some(order) => Some(1 << order.min(30)),
+            // Linux before 5.14 does not state the order, and an unset one is negative. Both mean that of a huge page.
+            None => {
+                let huge =
+                    self.huge_page_bytes().map(|bytes| Bytes(bytes as u64)).or_else(|| self.memory("Hugepagesize"))?;
+                Some(huge.0 / self.page_bytes().ok()?.0)
+            }
+        }
     }
 
-    /// Returns the memory that /proc/meminfo lists under `name`, such as `MemFree` or `MemAvailable`.
+    /// Returns the memory that /proc/meminfo lists under `name`, such as `MemFree` or `MemAvailable`; `None` if there is no such entry.
     pub fn memory(&self, name: &str) -> Option<Bytes> {
         let text = self.text("proc/meminfo")?;
         let size = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -177,7 +189,7 @@ impl Sysfs {
 
     /// Returns the architecture as `uname -m` prints it.
     fn architecture(&self, processor: &Processor) -> Result<String, SystemError> {
-        // Linux 6.1 and newer say it.
+        // Linux 6.1 and newer report the architecture here.
         if let Some(architecture) = self.text("proc/sys/kernel/arch") {
             return Ok(architecture);
         }
@@ -186,7 +198,7 @@ impl Sysfs {
         }
         match processor {
             p if p.has("lm") => Ok("x86_64".to_owned()),
-            // `asimd` is what 64-bit kernels call it, 32-bit ones say `neon`.
+            // 64-bit kernels call the vector extension `asimd`, 32-bit kernels call it `neon`.
             p if p.is_arm() && p.has("asimd") => Ok("aarch64".to_owned()),
             _ => Err(SystemError::Malformed {
                 path: self.path("proc/cpuinfo"),
@@ -196,7 +208,7 @@ impl Sysfs {
         }
     }
 
-    /// Returns the number of threads that are running or runnable now, including the calling one. [proc_loadavg(5)]
+    /// Returns the number of threads that are running or runnable now, including the calling thread; `None` if unknown. [proc_loadavg(5)]
     pub fn running_threads(&self) -> Option<usize> {
         let text = self.text("proc/loadavg")?;
         text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
@@ -207,7 +219,7 @@ impl Sysfs {
         self.processor().is_ok_and(|processor| self.hypervisor(&processor).is_some())
     }
 
-    /// Returns the name of the hypervisor; `None` if none shows itself.
+    /// Returns the name of the hypervisor; `None` if no hypervisor shows itself.
     fn hypervisor(&self, processor: &Processor) -> Option<String> {
         if let Some(kind) = self.text("sys/hypervisor/type") {
             return Some(kind);
@@ -219,16 +231,22 @@ impl Sysfs {
             let named = self.is_this_machine.then(cpuid::hypervisor).flatten();
             return Some(named.or_else(|| self.virtual_board()).unwrap_or_else(|| "unnamed".to_owned()));
         }
-        // Arm processors have no such flag; the virtual board gives it away.
+        // Arm processors have no such flag; there the vendor of the board identifies a virtual machine.
         if processor.is_arm() { self.virtual_board() } else { None }
     }
 
-    /// Returns the name of the board's vendor; `None` unless that vendor is known to make virtual boards only.
+    /// Returns the name of the board's vendor; `None` unless the board is known to be virtual.
     fn virtual_board(&self) -> Option<String> {
         let vendor = self.text("sys/class/dmi/id/sys_vendor")?;
-        ["QEMU", "Amazon EC2", "Google", "VMware, Inc.", "innotek GmbH", "Xen", "Parallels", "KVM"]
-            .contains(&vendor.as_str())
-            .then_some(vendor)
+        let product = self.text("sys/class/dmi/id/product_name").unwrap_or_default();
+        let is_virtual = match vendor.as_str() {
+            // Amazon also rents whole machines, such as `c6g.metal` and `r8g.metal-24xl`.
+            "Amazon EC2" => !product.contains(".metal"),
+            // Google also makes laptops.
+            "Google" => product == "Google Compute Engine",
+            vendor => ["QEMU", "VMware, Inc.", "innotek GmbH", "Xen", "Parallels", "KVM"].contains(&vendor),
+        };
+        is_virtual.then_some(vendor)
     }
 }
 
@@ -305,7 +323,7 @@ mod tests {
         let machine = read("cortex-a72");
         assert_eq!(machine.architecture, "aarch64");
         assert_eq!(machine.cpu_model, "Arm Cortex-A72 (Raspberry Pi 4 Model B Rev 1.2)");
-        // 1 MiB / (16 ways x 4 KiB) = 16 colors, shared by all four.
+        // 1 MiB / (16 ways x 4 KiB) = 16 colors, shared by all four CPUs.
         let l2 = machine.data_level(2).unwrap();
         assert_eq!(l2.geometry.value.color_count(machine.page_bytes), 16);
         assert_eq!(groups(l2), [[0, 1, 2, 3]]);
@@ -321,6 +339,56 @@ mod tests {
         let subjects: Vec<&str> = notes.iter().map(|note| note.subject.as_str()).collect();
         assert_eq!(subjects, ["level 1 (data)", "level 3 (unified)"]);
         assert!(notes.iter().all(|note| note.hint.contains("declared") && note.reason.contains("ways unknown")));
+    }
+
+    /// Returns a folder with `files`, each a path and its text, that describes a machine.
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (file, text) in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn reported_blocks_have_the_stated_order_or_the_size_of_a_huge_page() {
+        const ORDER: &str = "sys/module/page_reporting/parameters/page_reporting_order";
+        let machine = [
+            ("sys/bus/virtio/drivers/virtio_balloon/virtio0/features", "0000010"),
+            // Arm with pages of 64 KiB: a huge page has 512 MiB.
+            ("proc/self/smaps", "KernelPageSize:       64 kB\n"),
+            ("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "536870912\n"),
+        ];
+        let frames =
+            |more: &[(&str, &str)]| Sysfs::at(folder(&[&machine[..], more].concat()).path()).reported_block_frames();
+        assert_eq!(frames(&[(ORDER, "5\n")]), Some(32));
+        // Linux states -1 for an unset order, and has no such file before 5.14.
+        assert_eq!(frames(&[(ORDER, "-1\n")]), Some(8192));
+        assert_eq!(frames(&[]), Some(8192));
+        let unknown = folder(&machine[..2]);
+        assert_eq!(Sysfs::at(unknown.path()).reported_block_frames(), None);
+    }
+
+    #[test]
+    fn an_arm_machine_is_virtual_only_if_its_vendor_makes_no_real_one_or_its_product_says_so() {
+        for (vendor, product, is_virtual) in [
+            ("QEMU", "KVM Virtual Machine", true),
+            ("Amazon EC2", "c6g.large", true),
+            ("Amazon EC2", "c6g.metal", false),
+            ("Amazon EC2", "r8g.metal-24xl", false),
+            ("Google", "Google Compute Engine", true),
+            ("Google", "Lazor", false),
+            ("Raspberry Pi Foundation", "Raspberry Pi 4 Model B", false),
+        ] {
+            let machine = folder(&[
+                ("proc/cpuinfo", "CPU implementer : 0x41\nCPU part : 0xd0c\n"),
+                ("sys/class/dmi/id/sys_vendor", vendor),
+                ("sys/class/dmi/id/product_name", product),
+            ]);
+            assert_eq!(Sysfs::at(machine.path()).is_virtual(), is_virtual, "{vendor} {product}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl Processor {
     pub fn from_cpuinfo(text: &str) -> Processor {
         let mut processor = Processor::default();
         let mut board = None;
-        // The board's name comes after the last CPU, everything else is taken from the first.
+        // In reverse order the values of the first CPU replace the later ones. The board's name follows the last CPU.
         for (key, value) in text.lines().filter_map(|line| line.split_once(':')).rev() {
             let (key, value) = (key.trim(), value.trim());
             match key {
@@ -53,13 +53,13 @@ impl Processor {
         self.flags.iter().any(|f| f == flag)
     }
 
-    /// Whether the processor was recognized as an Arm.
+    /// Whether the processor was recognized as an Arm processor.
     pub fn is_arm(&self) -> bool {
         self.implementer != 0
     }
 }
 
-/// Parses a decimal number, or a hexadecimal one behind `0x`.
+/// Parses a decimal number, or a hexadecimal number that begins with `0x`; `None` if the text is neither.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

@@ -27,7 +27,7 @@ pub(super) fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, 
     caves.find(|cave| is_cave(memory, *cave)).ok_or(RecolorError::NoCave { pid: pid.0 })
 }
 
-/// Whether `cave` holds enough zeros, and so does the word before it: the last instruction before the zeros may end in zeros itself.
+/// Whether there are enough zeros at address `cave`, and eight more before it: the last instruction before the zeros may itself end in zeros.
 pub(super) fn is_cave(memory: &File, cave: u64) -> bool {
     let mut found = [0xff; CAVE.len() + 8];
     memory.read_exact_at(&mut found, cave - 8).is_ok() && found.iter().all(|byte| *byte == 0)

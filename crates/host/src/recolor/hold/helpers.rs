@@ -34,9 +34,9 @@ pub(super) struct Helper {
 }
 
 impl Hold {
-    /// Creates a thread in the process that will run `code` with `argument` and the stack that ends at `stack`. It stays stopped for now.
+    /// Creates a thread in the process that will run `code` with `argument` and the stack that ends at `stack`. The thread stays stopped.
     ///
-    /// It runs on the CPUs and with the scheduling of this program, not of the thread that created it, whose CPU time belongs to the program.
+    /// The thread runs on the CPUs and with the scheduling of this program, so that it does not use the CPU time of the thread that created it.
     pub fn make_helper(&mut self, code: u64, argument: u64, stack: u64, pace: Pace) -> Result<(), RecolorError> {
         let answer = self.answer(libc::SYS_clone, [HELPER_FLAGS, stack, 0, 0, 0, 0])?;
         let helper = answer.made.ok_or_else(|| RecolorError::Refused {
@@ -47,13 +47,13 @@ impl Hold {
         self.helpers.push(Helper { thread: helper, table: argument });
         let own = match (pace, self.haste.before) {
             (Pace::Calm, Some(before)) => Ok(before),
-            // One that waits for requests at the priority of whoever makes them would never let them be made on the same CPU.
+            // A helper that waits for requests at the real-time priority of the requester would keep the requester from their common CPU.
             (Pace::Calm, None) => {
                 Scheduling::current().map(|own| if own.is_ordinary() { own } else { Scheduling::other() })
             }
             (Pace::Hurried, _) => Scheduling::current(),
         };
-        // Where this is refused, it works as the program does.
+        // If this is refused, the helper keeps the scheduling of the thread that created it.
         let _ = own.and_then(|own| own.apply_to(helper));
         let _ = self.haste.cpus().and_then(|own| Ok(sched_setaffinity(RawPid::from_raw(helper), &own)?));
         let failed = failed(self.pid, helper, "run");
@@ -75,7 +75,7 @@ impl Hold {
     pub fn send_off(&mut self) -> Helpers {
         let helpers = std::mem::take(&mut self.helpers);
         for helper in &helpers {
-            // One that cannot go on is no more, as is seen when it is waited for.
+            // A helper that cannot go on has ended, which waiting for it will show.
             let _ = trace::go_on(helper.thread, 0);
         }
         Helpers { pid: self.pid, helpers }
@@ -91,16 +91,17 @@ impl Hold {
     }
 }
 
-/// Threads that work inside a process while it runs. Dropping this waits for them.
+/// Threads that work inside a process while it runs. Dropping the value waits until they have ended.
 pub struct Helpers {
     pid: Pid,
     helpers: Vec<Helper>,
 }
 
 impl Helpers {
-    /// Waits until all helpers have ended. If this program is asked to end meanwhile, they leave the rest of their work undone.
+    /// Waits until all helpers have ended.
     ///
-    /// Fails with [`RecolorError::Interrupted`] in that case.
+    /// Fails with [`RecolorError::Interrupted`] if a signal requests the end of this program meanwhile; the helpers then leave the rest of
+    /// their work undone.
     pub fn wait(mut self) -> Result<(), RecolorError> {
         self.end(true)?;
         if interrupted() { Err(RecolorError::Interrupted { pid: self.pid.0 }) } else { Ok(()) }
@@ -120,13 +121,13 @@ impl Helpers {
             if !stopped && interrupted() {
                 stopped = true;
                 for helper in &helpers {
-                    // A deadline that has passed.
+                    // Time 0 is a deadline that has passed.
                     let _ = memory.as_ref().map(|memory| memory.write_all_at(&[0; 8], helper.table + DEADLINE_AT));
                 }
             }
         };
         let mut wait = |helper: &Helper| wait_for(self.pid, helper.thread, &mut held_back, &mut stop);
-        // Every one, whatever became of the others.
+        // All helpers are waited for, even if one fails.
         let outcomes: Vec<_> = helpers.iter().map(&mut wait).collect();
         for signal in held_back {
             let _ = launch::send(self.pid.0, signal);
@@ -141,7 +142,7 @@ impl Drop for Helpers {
     }
 }
 
-/// Waits for a running helper to end. `held_back` gathers the signals that were about to be delivered to it; `between` is called about
+/// Waits for a running helper to end. `held_back` gathers the signals that were about to be delivered to the helper; `between` is called about
 /// every 50 ms.
 pub(super) fn wait_for(
     pid: Pid,

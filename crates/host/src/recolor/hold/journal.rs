@@ -14,8 +14,9 @@ use crate::recolor::error::RecolorError;
 use crate::runtime;
 use crate::sys::trace::{Registers, ThreadId};
 
-/// Number of checks of whether a process has ended, and the time between two of them.
+/// Number of checks of whether a process has ended.
 const ENDING_CHECKS: u32 = 50;
+/// Time between two checks of whether a process has ended.
 const ENDING_REST: Duration = Duration::from_millis(2);
 
 /// The record of what has to be restored in a process if this program is killed.
@@ -25,9 +26,10 @@ pub struct Journal {
     pub(super) start_time: u64,
     pub(super) threads: Vec<Thread>,
     pub(super) cave: u64,
-    /// The words that the cave held before.
+    /// The words that the cave held before the first change.
     pub(super) covered: Vec<u64>,
-    /// Memory mapped for the work: first address, bytes. The length is 0 until it is about to be mapped and after it was unmapped.
+    /// Memory mapped for the work: first address, bytes. The length is 0 until just before it is mapped, and after it
+    /// was unmapped.
     pub area: (u64, u64),
     /// Ranges whose protection was changed for the work: first address, bytes, protection to restore.
     pub protections: Vec<(u64, u64, u64)>,
@@ -59,7 +61,7 @@ impl Journal {
     /// Returns the journal left for `pid`, if any. A journal of an earlier process with this number is removed.
     pub fn left_for(pid: Pid) -> Result<Option<Journal>, RecolorError> {
         let path = Journal::path(pid);
-        // A tool that was killed while it wrote leaves this file.
+        // A command that was killed while it wrote a journal leaves this file.
         let _ = fs::remove_file(Journal::beside(pid));
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -81,7 +83,7 @@ impl Journal {
         let failed = |source| RecolorError::Journal { path: path.clone(), source };
         let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
         let beside = Journal::beside(Pid(self.pid));
-        // Registers are nobody else's business.
+        // Registers may hold secrets, so only the user of this program may read them.
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
         file.and_then(|mut file| file.write_all(&text)).map_err(failed)?;
@@ -93,8 +95,9 @@ impl Journal {
         Journal::left_for(pid)?.map_or(Ok(()), |journal| journal.remove())
     }
 
-    /// Removes the journal left for `pid` if the process has ended, because nothing is left to put right then. A process that is being killed
-    /// may take a moment to end, in which work on it fails already; it is waited for that long.
+    /// Removes the journal left for `pid` if the process ends within 100 ms, because nothing is left to restore then.
+    ///
+    /// A process that is being killed takes a moment to end, and work on the process fails already in that moment.
     pub fn forget_ended(pid: Pid) {
         for _ in 0..ENDING_CHECKS {
             if pid.start_time().is_none() {

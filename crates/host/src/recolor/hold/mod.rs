@@ -2,8 +2,8 @@
 //!
 //! The kernel resumes traced threads when their tracer dies. A thread is therefore *parked* before anything else happens: its next
 //! instruction becomes an endless wait, in a few unused bytes of executable memory (the *cave*), and its signals are blocked. The journal, a
-//! file written before the first change, records the registers that it resumes with. If this program dies, the process waits until a repair
-//! restores everything with [`Hold::resume`].
+//! file written before the first change, records the registers that each thread resumes with. If this program dies, the process waits until
+//! a repair restores everything with [`Hold::resume`].
 //!
 //! To map memory and to create helpers it is enough to hold one thread for an instant. Such memory is recorded in the journal as long as it
 //! is mapped.
@@ -41,7 +41,7 @@ pub use self::journal::Journal;
 pub use self::repair::repair;
 pub use self::seized::{Patience, release_stragglers};
 
-/// Signals 1 to 64.
+/// Mask of the signals 1 to 64.
 const ALL_SIGNALS: u64 = u64::MAX;
 
 /// Most descriptors that are examined while the process stands still. This many take about a millisecond.
@@ -58,7 +58,7 @@ pub enum Whom {
 
 /// A process whose threads, or one of them, are stopped and parked.
 ///
-/// If it is dropped without [`resume`](Self::resume) or [`leave`](Self::leave), it restores what it can.
+/// A hold that is dropped without [`resume`](Self::resume) or [`leave`](Self::leave) restores what it can.
 pub struct Hold {
     pid: Pid,
     memory: File,
@@ -81,12 +81,12 @@ pub struct Hold {
 
 impl Hold {
     /// Stops and parks threads of `pid`. `area`: memory that was mapped for the work before, or an empty range. `patience`: how long to
-    /// wait for threads that do not stop, if all are held.
+    /// wait for threads that do not stop, if all threads are held.
     ///
-    /// Fails with [`RecolorError::Unrepaired`] if an earlier recoloring was cut short, with [`RecolorError::Changed`] if the memory is not
-    /// there any more, and with [`RecolorError::NotStopping`] if a thread does not stop in time.
+    /// Fails with [`RecolorError::Unrepaired`] if an earlier recoloring was cut short, with [`RecolorError::Changed`] if `area` or the
+    /// cave is not there any more, and with [`RecolorError::NotStopping`] if a thread does not stop in time.
     pub fn new(pid: Pid, whom: Whom, area: (u64, u64), patience: Patience) -> Result<Hold, RecolorError> {
-        // What it says would be lost.
+        // The journal of this hold would replace the earlier journal.
         if area.1 == 0 && Journal::left_for(pid)?.is_some() {
             return Err(RecolorError::Unrepaired { pid: pid.0 });
         }
@@ -97,10 +97,10 @@ impl Hold {
             Whom::All => Seized::all(pid, patience)?,
             Whom::One => Seized::one(pid)?,
         };
-        // Only now: a program that begins another one in its place would leave what was opened before behind.
+        // Opened only now: a file opened before would show the old memory if the process executed another program meanwhile.
         let memory = pid.memory()?;
         if area.1 > 0 && !holds_code(&memory, area) {
-            // The program has begun another one in its place, of which nothing is to be put right.
+            // The process has executed another program, in which nothing has to be restored.
             Journal::forget(pid)?;
             return Err(RecolorError::Changed { pid: pid.0 });
         }
@@ -114,7 +114,7 @@ impl Hold {
             let blocked = trace::blocked_signals(*id).map_err(failed(pid, *id, "read the signals of"))?;
             threads.push(Thread { id: *id, registers, blocked });
         }
-        // One that waits in a call is preferred: its registers hold nothing that the kernel looks at.
+        // A thread that waits in a system call is preferred: its registers hold nothing that the kernel examines.
         let leader = threads.iter().position(|thread| thread.registers.in_call()).unwrap_or(0);
         let mut judge = Judge::default();
         for (at, thread) in threads.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Hold {
         }
         let may_have_begun_io = match &descriptors {
             Some(found) if found.count == 0 || seized.has_workers => true,
-            // A number alone does not tell: whoever was about to open a file has its number back.
+            // A different count is no proof of a new ring: a thread that is interrupted in open(2) gives its descriptor number back.
             Some(found) if found.count != pid.descriptor_count()? => pid.has_rings(DESCRIPTORS_MAX)?,
             Some(found) => !found.rings.is_empty(),
             None => true,
@@ -151,12 +151,12 @@ impl Hold {
             began,
             may_have_begun_io,
         };
-        // From here on dropping the hold puts back whatever was done.
+        // From here on dropping the hold restores everything.
         hold.park()?;
         Ok(hold)
     }
 
-    /// Stops and parks one thread while the others run. Where no thread stops in time, tries again for up to two seconds.
+    /// Stops and parks one thread while the others run. If no thread stops in time, this is tried again for up to two seconds.
     pub fn one(pid: Pid, area: (u64, u64)) -> Result<Hold, RecolorError> {
         /// Time after which no further attempt is made.
         const LIMIT: Duration = Duration::from_secs(2);
@@ -174,7 +174,7 @@ impl Hold {
     fn park(&mut self) -> Result<(), RecolorError> {
         self.fill_cave(&words(&CAVE))?;
         for thread in &self.journal.threads {
-            // In this order: a thread that waits with its signals open does no harm before the work has begun.
+            // Signals are blocked last: a thread that waits with its signals unblocked does no harm before the work has begun.
             trace::set_registers(thread.id, &thread.registers.at(self.journal.cave + WAIT))
                 .and_then(|()| trace::block_signals(thread.id, ALL_SIGNALS))
                 .map_err(failed(self.pid, thread.id, "park"))?;
@@ -226,7 +226,7 @@ impl Hold {
         self.memory.write_all_at(bytes, address).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })
     }
 
-    /// Has the process issue a system call, and returns its result: the value, or the error that it returned.
+    /// Makes the process issue a system call, and returns the result of the call: its value or its error.
     pub fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<io::Result<u64>, RecolorError> {
         let answer = self.answer(number, arguments)?;
         Ok(match answer.result {
@@ -235,7 +235,7 @@ impl Hold {
         })
     }
 
-    /// Fails if a filter of the program forbids the calls that open and map pages of known color.
+    /// Checks that no filter of the program forbids the calls that open and map pages of known color; fails otherwise.
     pub fn check_reference_allowed(&self) -> Result<(), RecolorError> {
         let leader = self.journal.threads[self.leader].id;
         filtered::check_reference(self.pid, leader, self.journal.cave + WAIT)
@@ -252,7 +252,7 @@ impl Hold {
 
     /// Does the same as [`call`](Self::call) for calls that must succeed.
     ///
-    /// Fails with [`RecolorError::Refused`], in which `action` says what the call was to do.
+    /// Fails with [`RecolorError::Refused`] if the call fails. `action` names what the call is to do.
     pub fn must(
         &mut self,
         action: &'static str,
@@ -263,14 +263,14 @@ impl Hold {
         self.call(number, arguments)?.map_err(|source| RecolorError::Refused { pid, action, source })
     }
 
-    /// Lets the threads run again while the memory mapped for the work stays, and starts the helpers.
+    /// Lets the threads run again while the memory for the work stays mapped, and starts the helpers.
     ///
     /// Returns the helpers, and how long the threads stood still.
     pub fn leave(mut self) -> Result<(Helpers, Duration), RecolorError> {
         self.put_right()?;
         self.let_go()?;
         let stop = self.began.elapsed();
-        // Only now, as they would keep this program from a CPU while the threads stand still.
+        // The helpers start only now: earlier they could keep this program from a CPU while the threads stand still.
         Ok((self.send_off(), stop))
     }
 
@@ -293,7 +293,7 @@ impl Hold {
         let (area, bytes) = self.journal.area;
         if bytes > 0 {
             self.must("unmap memory", libc::SYS_munmap, [area, bytes, 0, 0, 0, 0])?;
-            // Before a thread goes on that may map something else there.
+            // Recorded before the threads go on, because they may map something else there.
             self.journal.area = (0, 0);
             self.journal.write()?;
         }
@@ -335,7 +335,7 @@ impl Hold {
             trace::detach(thread.id, 0).map_err(failed(self.pid, thread.id, "let go"))?;
         }
         for signal in self.held_back.drain(..) {
-            // It may have ended by now.
+            // The process may have ended by now.
             let _ = launch::send(self.pid.0, signal);
         }
         Ok(())
@@ -349,11 +349,11 @@ impl Drop for Hold {
         }
         let leader = self.journal.threads[self.leader].id;
         match self.clear_up().and_then(|()| self.let_go()) {
-            // The process has ended, or another of its threads has begun another program: nothing is left to put right.
+            // The process has ended, or another of its threads has executed another program: nothing is left to restore.
             Err(RecolorError::Process(ProcessError::Ended { .. })) if !is_ours(self.pid, leader) => {
                 drop(self.journal.remove())
             }
-            // Nothing more can be done where it fails otherwise; the journal stays for a repair, unless the process ends.
+            // After any other error nothing more can be done here; the journal stays for a repair, unless the process ends.
             Err(_) => Journal::forget_ended(self.pid),
             Ok(()) => {}
         }
@@ -372,8 +372,8 @@ fn holds_code(memory: &File, (start, _): (u64, u64)) -> bool {
 
 /// Returns `registers`, moved to the abort handler if the thread is within a restartable sequence.
 ///
-/// An interrupted sequence must not be finished. The kernel would not notice the interruption, because it checks while the thread is
-/// parked. [rseq(2); Linux, kernel/rseq.c]
+/// An interrupted sequence must not be finished. The kernel would not notice the interruption, because it checks the thread only while
+/// the thread is parked. [rseq(2); Linux, kernel/rseq.c]
 fn outside_restartable_sequence(memory: &File, thread: ThreadId, registers: Registers) -> Registers {
     let word = |address: u64| {
         let mut bytes = [0; 8];

@@ -26,7 +26,7 @@ pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
     let area = journal.area.0..journal.area.0 + journal.area.1;
     let known: Vec<ThreadId> = journal.threads.iter().map(|thread| thread.id).collect();
     let at = |(_, registers): &(ThreadId, Registers)| registers.instruction();
-    // A helper that is at work finishes it by itself and ends; only then is the memory it works on looked at.
+    // A helper that is at work finishes by itself and ends. Only then is the memory that the helper works on examined.
     let mut held_back = Vec::new();
     for (helper, _) in seized.threads.extract_if(.., |thread| area.contains(&at(thread))) {
         trace::go_on(helper, 0).map_err(failed(pid, helper, "wait for"))?;
@@ -41,7 +41,7 @@ pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
     let memory = pid.memory()?;
     let began = Instant::now();
     if parked.is_empty() {
-        // Killed before the first thread was parked, or after the last was let go.
+        // The recoloring was killed before it parked the first thread, or after it released the last one.
         let mut found = vec![0; CAVE.len()];
         let readable = memory.read_exact_at(&mut found, journal.cave).is_ok();
         if let (true, Some((thread, _))) = (readable && found == CAVE, seized.threads.first()) {
@@ -60,7 +60,7 @@ pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
         journal.remove()?;
         return Ok(true);
     }
-    // The others go on as they are: they were not parked yet, or not any more.
+    // Only parked threads need their registers restored; the other threads go on as they are.
     seized.threads.retain(|(thread, _)| !parked.contains(thread) && !idle.contains(thread));
     drop(seized);
     journal.threads.retain(|thread| parked.contains(&thread.id));

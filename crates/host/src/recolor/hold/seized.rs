@@ -26,7 +26,7 @@ impl Patience {
     /// Each failed attempt doubles the limit for runnable threads: a machine with more runnable threads than CPUs takes a while to schedule
     /// each of them.
     pub fn of(max_pause: Duration, in_vain: u32) -> Patience {
-        /// Shortest limit for a waiting thread; half of the shortest for a runnable one.
+        /// Shortest limit for a waiting thread, and half of the shortest limit for a runnable thread.
         const LEAST: Duration = Duration::from_millis(5);
         /// Longest limit for a runnable thread, unless `max_pause` allows more.
         const MOST: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ const CHILD_LIMIT: Duration = Duration::from_millis(50);
 const STRAGGLER_LIMIT: Duration = Duration::from_millis(500);
 
 thread_local! {
-    /// Threads that were asked to stop and have not stopped yet; they are released when they do. Only this thread traces them.
+    /// Threads that were asked to stop and have not stopped yet. They are released when they stop. Only this thread traces them.
     static STRAGGLERS: RefCell<Vec<(Pid, ThreadId)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -60,7 +60,7 @@ pub fn release_stragglers() {
 
 /// Stops tracing a thread that was asked to stop, if it has stopped. Returns whether nothing is left to do for the thread.
 ///
-/// `made` gathers threads that it created, which are traced as well.
+/// `made` gathers the threads that this thread created, which are traced as well.
 fn release(pid: Pid, thread: ThreadId, made: &mut Vec<(Pid, ThreadId)>) -> bool {
     let signal = match trace::reported(thread) {
         Ok(None) => return false,
@@ -71,7 +71,7 @@ fn release(pid: Pid, thread: ThreadId, made: &mut Vec<(Pid, ThreadId)>) -> bool 
             0
         }
         Ok(Some(Report::Stopped)) => {
-            // A call that breaks off is made again.
+            // A call that the stop has broken off is made again.
             let _ = trace::registers(thread).and_then(|registers| put_back(pid, thread, &registers, None));
             0
         }
@@ -81,7 +81,7 @@ fn release(pid: Pid, thread: ThreadId, made: &mut Vec<(Pid, ThreadId)>) -> bool 
     true
 }
 
-/// Threads stopped so far, with the registers they stopped with. Dropping this releases the threads that are still in it.
+/// Threads stopped so far, with the registers they stopped with. Dropping the value releases the threads that it still holds.
 pub(super) struct Seized {
     pid: Pid,
     pub(super) threads: Vec<(ThreadId, Registers)>,
@@ -117,14 +117,14 @@ impl Seized {
         for (thread, _) in threads {
             seized.haste.iter_mut().for_each(|haste| haste.share_cpu_with(pid, thread));
             match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
-                // It has ended.
+                // The thread has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
                 Err(_) if !pid.is_running(thread) => continue,
                 Err(source) => return Err(seized.refused(thread, source)),
                 Ok(()) => {}
             }
             seized.began = Instant::now();
-            // Nobody else waits.
+            // No other thread is held up meanwhile, so the limits are long.
             let limit = StopLimit {
                 waiting: seized.began + Duration::from_millis(100),
                 runnable: seized.began + Duration::from_secs(1),
@@ -133,7 +133,7 @@ impl Seized {
                 Err(error @ RecolorError::NotStopping { .. }) => why = error,
                 Err(error) => return Err(error),
                 Ok(Some(seen)) => {
-                    // It went on until then, or waited for a CPU as it would have without us.
+                    // Until that time the thread went on, or waited for a CPU as it would have done anyway.
                     seized.began = seen;
                     trace::trace_clones(thread).map_err(failed(pid, thread, "stop"))?;
                     return Ok(seized);
@@ -146,10 +146,10 @@ impl Seized {
 
     /// Stops every thread except those that the kernel created for the process. Once all known threads have stopped, no more are created.
     ///
-    /// Fails with [`RecolorError::NotStopping`] where a thread would keep the others waiting for longer than `patience` says.
+    /// Fails with [`RecolorError::NotStopping`] where a thread would keep the others waiting for longer than `patience` allows.
     pub(super) fn all(pid: Pid, patience: Patience) -> Result<Seized, RecolorError> {
         let mut seized = Seized::new(pid);
-        // What is to be known of the threads is read while they run.
+        // The states and system calls of the threads are read while the threads run.
         let mut workers = BTreeSet::new();
         let mut known = BTreeMap::new();
         for thread in pid.thread_numbers()? {
@@ -179,7 +179,7 @@ impl Seized {
             for thread in new {
                 let at_once = known.get(&thread).copied().unwrap_or(false);
                 match trace::seize(thread).and_then(|()| trace::interrupt(thread)) {
-                    // Looked at before the next is asked, so that the call breaks off for as short a time as can be.
+                    // This thread is examined before the next one is stopped, so that its call is broken off only for a short time.
                     Ok(()) if at_once => {
                         if let Err(error) = seized.gather(&[thread], limit) {
                             seized.give_up(&asked);
@@ -188,9 +188,9 @@ impl Seized {
                     }
                     Ok(()) => asked.push(thread),
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    // One that is about to end, as a helper whose work is done, may not be traced any more.
+                    // A thread that is about to end, such as a helper whose work is done, cannot be traced any more.
                     Err(_) if !pid.is_running(thread) => {}
-                    // One that a traced thread made is traced already, and stops by itself.
+                    // A thread that a traced thread created is traced already, and stops by itself.
                     Err(_) if is_ours(pid, thread) => asked.push(thread),
                     Err(source) => {
                         seized.give_up(&asked);
@@ -215,23 +215,23 @@ impl Seized {
 
     fn refused(&self, thread: ThreadId, source: io::Error) -> RecolorError {
         match source.raw_os_error() {
-            // One that did not stop in time is still ours, until it does.
+            // This program still traces a thread that did not stop in time, until that thread stops.
             Some(libc::EPERM) if is_ours(self.pid, thread) => {
                 RecolorError::NotStopping { pid: self.pid.0, thread, stood: Duration::ZERO }
             }
-            // Nobody may trace what is ending.
+            // A thread that is ending cannot be traced.
             Some(libc::EPERM) if !self.pid.is_running(thread) => RecolorError::Changed { pid: self.pid.0 },
             Some(libc::EPERM) => ProcessError::Denied { pid: self.pid.0 }.into(),
             _ => RecolorError::Trace { pid: self.pid.0, thread, action: "stop", source },
         }
     }
 
-    /// Waits until all threads that were asked to stop have stopped. If one does not, all are released.
+    /// Waits until all threads of `asked`, which were asked to stop, have stopped. If one does not stop in time, all are released.
     ///
-    /// Returns when the last of them was last seen running; `None` if all of them have ended.
+    /// Returns the time at which the last of these threads was last seen running; `None` if all of them have ended.
     ///
     /// An interrupted system call is set up for a restart at once, because the thread would resume with its present registers if this program
-    /// were killed now. Only a kill within the short time before that lets the program see EINTR.
+    /// were killed now. The thread sees EINTR only if this program is killed before that.
     fn gather(&mut self, asked: &[ThreadId], limit: StopLimit) -> Result<Option<Instant>, RecolorError> {
         let mut last = None;
         for (i, thread) in asked.iter().enumerate() {
@@ -265,7 +265,7 @@ impl Seized {
         Ok(last)
     }
 
-    /// Sets up calls that the kernel would restart by restart_syscall(2) to be made again instead, because a filter may forbid that call.
+    /// Prepares calls that the kernel would continue by restart_syscall(2) to be made again instead, because a filter may forbid it.
     pub(super) fn begin_again(&mut self) {
         for (_, registers) in &mut self.threads {
             *registers = registers.begun_again().unwrap_or(*registers);
@@ -305,14 +305,14 @@ pub(super) fn is_ours(pid: Pid, thread: ThreadId) -> bool {
     status_of(&status, "TracerPid") == std::process::id().to_string()
 }
 
-/// Sets the registers that a thread resumes with. `blocked`: the signals it blocks; `None` if these were not changed.
+/// Sets the registers that a thread resumes with. `blocked`: the signals that it blocks then; `None` if they were not changed.
 pub(super) fn put_back(pid: Pid, thread: ThreadId, registers: &Registers, blocked: Option<u64>) -> io::Result<()> {
     let repeated = registers.repeated();
     if blocked.is_some() || repeated.is_some() {
-        // Also ends a call's own set of blocked signals, which the call, made again, sets again.
+        // This also ends the temporary signal mask of a call such as ppoll(2). When the call is made again, it sets the mask again.
         trace::block_signals(thread, blocked.map_or_else(|| trace::blocked_signals(thread), Ok)?)?;
     }
-    // A call that a signal with a handler has broken off must end, as it would have without us.
+    // A call that a signal with a handler has broken off must end, as it would have without the stop.
     let registers = repeated.filter(|_| !signal_is_due(pid, thread)).unwrap_or(*registers);
     trace::set_registers(thread, &registers)
 }

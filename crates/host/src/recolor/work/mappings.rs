@@ -68,7 +68,7 @@ impl Work<'_, '_> {
         }
         let protections = closed.iter().map(|(_, (start, end), protection)| (*start, end - start, protection.bits()));
         hold.journal.protections.extend(protections);
-        // Once for all, as protecting what is protected does no harm.
+        // The journal is written once for all ranges: restoring the protection of an unchanged range does no harm.
         hold.journal.write()?;
         let open = |(_, range, protection): &(_, (u64, u64), Protection)| {
             entry(*range, MoveMethod::Protect, Protection { read: true, write: true, ..*protection }.bits())
@@ -82,11 +82,12 @@ impl Work<'_, '_> {
         Ok(refused)
     }
 
-    /// Returns the range of the mapping to make writable for `dues`, which are pages of one mapping in ascending order. It extends to the
-    /// next page of the plan, or to the end of the mapping.
+    /// Returns the range of the mapping to make writable for `dues`, which are pages of one mapping in ascending order. The range extends
+    /// to the next page of the plan, or to the end of the mapping.
     ///
-    /// The kernel visits every resident page between these addresses, which would take a whole pause where a program's code is large. It
-    /// splits the mapping there, and joins it again once all of it was writable for a moment: the parts of a mapping must not leave gaps.
+    /// The kernel visits every resident page of the range. In the whole mapping of a large program's code that could take a whole pause. The
+    /// kernel splits the mapping at the ends of the range. It joins the parts again only after each of them was writable for a moment, so the
+    /// ranges of all pauses together must leave no gaps.
     /// [Linux, mm/mprotect.c, mprotect_fixup: VM_ACCOUNT stays]
     fn opened(&self, dues: &[Due]) -> (u64, u64) {
         let (first, last) = (dues[0], dues[dues.len() - 1]);
@@ -108,7 +109,7 @@ impl Work<'_, '_> {
             status: 0,
         };
         let table: Vec<Entry> = hold.journal.protections.iter().map(entry).collect();
-        // Few calls take less time than a helper; and what fails is tried, and reported, where the process is let go.
+        // A few calls take less time than a helper. Failed restorations are repeated, and reported, when the process is released.
         if table.len() > 4 && self.run(hold, &table, None, None)?.0.iter().all(|entry| entry.status == 0) {
             hold.journal.protections.clear();
         }

@@ -1,11 +1,11 @@
 //! Gives pages their frames, in as many pauses of the process as necessary, each of bounded length.
 //!
-//! What a pause needs to know is read while the process runs. In the pause, only what may have changed is read again: the mappings of
+//! Most data for a pause are read while the process runs. In the pause, only data that may have changed are read again: the mappings of
 //! the pages to move, and the frames behind these pages. Pages that changed are left for a later sweep.
 //!
-//! A page is *moved* (UFFDIO_MOVE) where that can be done. The kernel's own accesses then wait for the page, and it refuses to
-//! move a page that is pinned for a device. Neither is true of the other methods, so a process whose memory the kernel or a device may
-//! write to at any time is left alone where pages cannot be moved, and the pages that cannot be moved stay.
+//! A page is *moved* (UFFDIO_MOVE) where that is possible. The kernel's own accesses then wait for the page, and the kernel refuses to
+//! move a page that is pinned for a device. The other methods have neither property. So a process whose memory the kernel or a device may
+//! write to at any time is left alone if its pages cannot be moved, and single pages of such a process that cannot be moved stay.
 //! [Linux, mm/userfaultfd.c, move_present_ptes]
 
 mod mappings;
@@ -29,7 +29,7 @@ use crate::interrupt::interrupted;
 use crate::process::{Pid, Protection, Region};
 use crate::sys::agent::{DONE, Entry, MoveMethod, RUN};
 
-/// Attempts at stopping the process end once all of them have failed for this long.
+/// Time without a successful stop of the process after which no further attempt is made.
 const ATTEMPTS_LIMIT: Duration = Duration::from_secs(3);
 
 /// A page that has to move.
@@ -89,7 +89,7 @@ struct Work<'a, 'r> {
     mover: Option<Mover>,
     /// The madvise(2) advice with which pages are dropped.
     advice: u64,
-    /// What shows that the kernel or a device may access the memory at any time; `None` if nothing does.
+    /// Sign that the kernel or a device may access the memory at any time; `None` if there is no sign.
     sign: Option<&'static str>,
     /// Pages whose fate is open, as indices into the plan, and whether each is to be moved without a userfaultfd.
     queue: VecDeque<(usize, bool)>,
@@ -160,7 +160,7 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
 }
 
 impl Work<'_, '_> {
-    /// Stops the process, moves the pages there is time for, and lets it run again. Returns how long it stood still.
+    /// Stops the process, moves the pages there is time for, and lets the process run again. Returns how long the process stood still.
     ///
     /// `in_vain`: how many attempts have failed so far.
     fn pause(&mut self, in_vain: u32) -> Result<Duration, RecolorError> {
@@ -171,13 +171,13 @@ impl Work<'_, '_> {
             // The scratch area stays for the next attempt.
             Err(error) if error.may_pass() => (Instant::now(), Err(error)),
             Err(error) => {
-                // Dropping the hold unmaps it.
+                // Dropping the hold unmaps the scratch area.
                 self.area.left = false;
                 return Err(error);
             }
         };
         let (_, stood) = hold.leave().inspect_err(|_| self.area.left = false)?;
-        // One that was disturbed counts for a few pauses and not as a whole.
+        // A disturbed pause affects the estimate of a few pauses only, by at most half of the longest pause.
         let end = moved_by.elapsed().min(self.plan.limits.max_pause / 2).as_nanos() as f64;
         self.costs.end = (0.7 * self.costs.end).max(end);
         if outcome.is_err() {
@@ -186,16 +186,16 @@ impl Work<'_, '_> {
         outcome.map(|()| stood)
     }
 
-    /// Moves the pages there is time for while the process stands still. Returns when the last one was moved.
+    /// Moves the pages there is time for while the process stands still. Returns the time at which the last page was moved.
     fn work(&mut self, hold: &mut Hold) -> Result<Instant, RecolorError> {
         let pid = self.plan.pid;
-        // Only now can no other process begin to share the memory.
+        // Checked only now, because no other process can begin to share the memory while this one stands still.
         pid.check_alone()?;
         let careful = !self.plan.limits.force && (self.sign.is_some() || hold.may_have_begun_io);
         let max_pause = self.plan.limits.max_pause;
         let begin = Instant::now();
         let deadline = hold.began + max_pause - Duration::from_nanos(self.costs.end as u64).min(max_pause / 2);
-        // Where it took long to stop the threads, it would be for nothing otherwise.
+        // Even after a long stop of the threads some time is left for moving pages; otherwise the stop would be useless.
         let deadline = deadline.max(begin + max_pause / 4);
         let batch = self.batch(deadline.saturating_duration_since(begin));
         let due = self.still_due(hold, batch)?;
@@ -225,7 +225,7 @@ impl Work<'_, '_> {
         let mut mappings: Vec<(u64, u64)> = moving.iter().map(|due| due.mapping).collect();
         join_runs(&mut table, &mappings);
         let ready = Instant::now();
-        // However long that took, the next pause would have to do it again.
+        // Even after long preparations some time is left for moving pages; the next pause would have to repeat the preparations.
         let deadline = deadline.max(ready + max_pause / 8);
         mappings.dedup();
         if mappings.len() >= 16 {
@@ -248,8 +248,8 @@ impl Work<'_, '_> {
             let busy = entry.status == -i64::from(libc::EBUSY);
             self.fates[*at] = match entry.status {
                 DONE => Fate::Moved,
-                // The kernel calls a page of a former huge page busy when the first page of that one is shared since a fork, whatever
-                // the page itself is (Linux 6.18, move_pages_pte). A page that is pinned would be busy, too.
+                // For a page of a former huge page the kernel also reports EBUSY if the first page of the huge page is shared since a
+                // fork, even if the page itself is not (Linux 6.18, move_pages_pte). A pinned page is reported as busy, too.
                 _ if busy && !careful && self.sign.is_none() => {
                     self.queue.push_back((*at, true));
                     continue;
@@ -258,7 +258,7 @@ impl Work<'_, '_> {
                 error => Fate::Immovable(io::Error::from_raw_os_error(-error as i32).to_string().into()),
             };
         }
-        // What there was no time for comes first in the next pause.
+        // Pages that there was no time for come first in the next pause.
         moving.drain(done.len()..).rev().for_each(|due| self.queue.push_front((due.at, due.without)));
         self.put_back_protections(hold)?;
         Ok(moved_by)
@@ -273,7 +273,7 @@ impl Work<'_, '_> {
         let way_of = |due: &Due| {
             let region = &self.plan.regions[self.plan.pages[due.at].region];
             let plain = region.protection == Protection { read: true, write: true, execute: false };
-            // The kernel would end a thread whose area it cannot write to.
+            // The kernel would kill a thread if it could not write to the restartable-sequence area of the thread.
             let written = || restartable.iter().any(|page| (due.mapping.0..due.mapping.1).contains(page));
             let movable = plain && !region.of_file && !region.locked && !due.without;
             match self.mover {
@@ -287,13 +287,13 @@ impl Work<'_, '_> {
 
     /// Takes from the queue the pages that can be moved within `time`, either all with or all without a userfaultfd.
     ///
-    /// The two must not mix: a thread that drops a page and touches it again would wait forever if the mapping were registered for another
-    /// of its pages.
+    /// The two kinds must not mix: without a userfaultfd, the helper drops a page and touches it again. It would wait forever if the mapping
+    /// were registered for another page of the batch.
     fn batch(&mut self, time: Duration) -> Vec<(usize, bool)> {
         let mut left = 1.2 * time.as_nanos() as f64;
         let mut batch: Vec<(usize, bool)> = Vec::new();
         let mut region = usize::MAX;
-        // The table is also used to register their mappings, and the scratch memory.
+        // The table is also used to register the mappings of these pages, and the scratch memory.
         while batch.len() + 1 < self.area.entries() {
             let Some((at, without)) = self.queue.front() else { break };
             if batch.last().is_some_and(|(_, of_the_last)| of_the_last != without) {
@@ -335,7 +335,7 @@ impl Work<'_, '_> {
                 None => hold.mappings.around(planned.page, &plan.regions[planned.region])?,
             };
             match mapping {
-                // Nothing of a file is in a mapping without one.
+                // A page of a file cannot lie in a mapping without a file.
                 Some(_) if entry.of_file() && !plan.regions[planned.region].of_file => {
                     self.fates[at] = Fate::Immovable("is of another kind than its mapping".into());
                 }

@@ -22,8 +22,8 @@ pub(super) struct Mover {
 }
 
 impl Work<'_, '_> {
-    /// Maps the scratch area unless it is mapped already, finds out how pages can be moved, and has huge pages split, while the program
-    /// runs.
+    /// Maps the scratch area unless it is mapped already, finds out how pages can be moved, and lets a helper split huge pages while the
+    /// program runs.
     pub(super) fn prepare(&mut self) -> Result<(), RecolorError> {
         let plan = self.plan;
         let blocks = self.huge_blocks();
@@ -32,7 +32,7 @@ impl Work<'_, '_> {
         if !was_left {
             self.area.map(&mut hold)?;
         }
-        // Else the kernel would join the pages to huge ones again, which have all colors.
+        // Otherwise the kernel would join the pages to huge pages again, which have all colors.
         hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
         let trial = [self.area.layout.scratch, page_bytes() as u64, DROP_LOCKED, 0, 0, 0];
         if hold.call(libc::SYS_madvise, trial)?.is_ok() {
@@ -52,7 +52,7 @@ impl Work<'_, '_> {
         allowed
     }
 
-    /// Fails with [`RecolorError::AsynchronousIo`] where memory may be written at any time and pages cannot be moved safely meanwhile.
+    /// Checks that pages can be moved safely; fails with [`RecolorError::AsynchronousIo`] if the kernel or a device may write to them meanwhile.
     fn check_io(&self) -> Result<(), RecolorError> {
         let Some(sign) = self.sign.filter(|_| !self.plan.limits.force) else { return Ok(()) };
         let pid = self.plan.pid;
@@ -73,7 +73,8 @@ impl Work<'_, '_> {
         Err(RecolorError::AsynchronousIo { pid: pid.0, sign, why })
     }
 
-    /// Returns the addresses of huge pages with pages to move, as far as they may be split before the pause, where a split takes milliseconds.
+    /// Returns the addresses of the huge pages that hold pages to move and can be split before the pause. A split in the pause would take
+    /// milliseconds.
     fn huge_blocks(&self) -> Vec<u64> {
         let Some(size) = Sysfs::system().huge_page_bytes().map(|size| size as u64) else { return Vec::new() };
         let in_huge = |planned: &&Planned| {
@@ -87,7 +88,7 @@ impl Work<'_, '_> {
 
     /// Returns how to open a userfaultfd inside the process that can move pages; `None` if that is impossible.
     fn find_mover(&self, hold: &mut Hold) -> Result<Option<Mover>, RecolorError> {
-        // For a test of what kernels without UFFDIO_MOVE do.
+        // Lets tests run as if the kernel had no UFFDIO_MOVE.
         if std::env::var_os("ISOCHROME_WITHOUT_MOVE").is_some() {
             return Ok(None);
         }
@@ -116,7 +117,7 @@ impl Work<'_, '_> {
         Ok(Some((descriptor, answer.map_or(0, |answer| answer[1]))))
     }
 
-    /// Has the process make an ioctl whose argument is a structure of words, and returns the structure afterwards.
+    /// Makes the process issue an ioctl whose argument is a structure of words, and returns the structure as the kernel leaves it.
     fn ioctl<const N: usize>(
         &self,
         hold: &mut Hold,
@@ -137,7 +138,7 @@ impl Work<'_, '_> {
         Ok(outcome.map(|_| answer))
     }
 
-    /// Has the process touch the page that others are saved in, so that it is resident when it is needed.
+    /// Makes the process touch the page that other pages are saved in, so that it is resident when it is needed.
     fn populate_saved(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let (start, bytes) = (self.area.layout.saved, page_bytes() as u64);
         match hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0])? {

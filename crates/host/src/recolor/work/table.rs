@@ -1,4 +1,4 @@
-//! The table that a helper works off: it is written, handed over, and read back.
+//! Writes the table of pages that a helper moves, hands the table over, and reads it back.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
 impl Work<'_, '_> {
-    /// Has a helper work off `table` until `deadline`. Returns the entries that were finished, and when the helper ended.
+    /// Has a helper process the entries of `table` until `deadline`. Returns the finished entries and the time at which the helper ended.
     ///
-    /// The helper closes the userfaultfd. Only one helper works: each move would interrupt a second one on another CPU, which takes longer
-    /// than the move.
+    /// The helper closes the userfaultfd. Only one helper is used: each of its moves would interrupt a second helper on another CPU, and such an
+    /// interrupt takes longer than the move itself.
     pub(super) fn run(
         &self,
         hold: &mut Hold,
@@ -48,9 +48,10 @@ impl Work<'_, '_> {
     }
 }
 
-/// Joins successive entries of `table` that are to be moved into runs, and marks neighboring pages of one mapping.
+/// Groups successive entries with the method `Move` into runs, and marks each entry whose page directly follows the previous page in one
+/// mapping.
 ///
-/// `mappings`: the mapping of each entry.
+/// `mappings`: the address range of the mapping that each entry lies in.
 pub(super) fn join_runs(table: &mut [Entry], mappings: &[(u64, u64)]) {
     let page = page_bytes() as u64;
     let mut head = 0;
@@ -91,7 +92,8 @@ mod tests {
         let found: Vec<u32> = table.iter().map(|entry| entry.run).collect();
         let mut expected = vec![NEIGHBOR; RUN];
         expected[0] = RUN as u32;
-        // Two are left over, two are copied, then four: 300 does not follow 200, and 302 lies in another mapping.
+        // Two entries remain after the full run, two are copied, and four form the last run: 300 does not follow 200, and 302 lies in another
+        // mapping.
         expected.extend([2, NEIGHBOR, 1, 1, 4, 1, NEIGHBOR, 1]);
         assert_eq!(found, expected);
     }

@@ -7,7 +7,7 @@ use crate::process::Pid;
 /// Memory that a program may use in addition to its declared memory, for data of libraries, stack and allocator.
 pub(super) const MEMORY_SLACK: Bytes = Bytes(1 << 20);
 
-/// Returns the resident memory of a process without the pages that it shares with files. [proc_pid_statm(5)]
+/// Returns the resident memory of a process without the pages that it shares with files; `None` if it cannot be read. [proc_pid_statm(5)]
 pub(super) fn own_memory(pid: Pid) -> Option<Bytes> {
     let text = pid.text("statm").ok()?;
     let mut pages = text.split_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
@@ -15,8 +15,8 @@ pub(super) fn own_memory(pid: Pid) -> Option<Bytes> {
     Some(Bytes(resident.checked_sub(shared)? * rustix::param::page_size() as u64))
 }
 
-/// Returns how much of [`own_memory`] consists of copies of file pages in mappings that the process cannot write. Moving file pages to
-/// colors makes such copies. [proc_pid_smaps(5)]
+/// Returns the size of the part of [`own_memory`] that consists of copies of file pages in mappings that the process cannot write; 0 if it is
+/// unknown. Moving file pages to colors makes such copies. [proc_pid_smaps(5)]
 pub(super) fn copies_of_files(pid: Pid) -> Bytes {
     copies_in(&pid.text("smaps").unwrap_or_default())
 }

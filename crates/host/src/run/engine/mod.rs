@@ -1,8 +1,8 @@
-//! Programs of a plan, run together: started, placed, given their priorities, released, watched, ended.
+//! Runs the programs of a plan together: starts, places, prioritizes, releases, watches and ends them.
 //!
-//! What runs on the CPUs of the tasks is the tasks. This program works on others: it reads the scheduler's events in batches, releases
-//! jobs that are lines, and holds every response against its bound and its deadline. Whatever ends it, the machine is put back as it was,
-//! by this process or, if it is killed, by the next one ([`shielding`](super::shielding)).
+//! The CPUs of the tasks are left to the tasks. This program works on other CPUs: it reads the scheduler's events in batches, releases the jobs
+//! of message-driven programs, and checks every response against its bound and its deadline. However a run ends, the machine is restored: by
+//! this process or, if it is killed, by the next invocation ([`shielding`](super::shielding)).
 
 mod memory;
 mod session;
@@ -32,92 +32,93 @@ use crate::run::error::RunError;
 use crate::sched::jobs::events::JobEvents;
 use crate::sys::clock::monotonic;
 
-/// Between two batches of events.
+/// Time between two batches of events.
 const BATCH: Duration = Duration::from_millis(50);
 
-/// From when all programs are ready to the first release.
+/// Time from when all programs are ready until the first release.
 const HEAD_START: Ns = Ns(20_000_000);
 
 /// What to do when a job exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnViolation {
-    /// Keep what its CPU did around it.
+    /// Record the job, and what ran on its CPU around it.
     #[default]
     Trace,
-    /// Also send SIGUSR1 to its program.
+    /// Record the job, and send SIGUSR1 to its program.
     Signal,
-    /// Also end the run.
+    /// Record the job, and end the run.
     Stop,
 }
 
-/// What to run.
+/// Programs to run, and the conditions under which they run.
 pub struct Request<'a> {
-    /// The programs.
+    /// Programs of the run.
     pub programs: &'a [Planned],
-    /// For how long, from the first release.
+    /// Length of the run, from the first release.
     pub length: Ns,
     /// What to do when a job exceeds a limit.
     pub on_violation: OnViolation,
-    /// Whether the others go on when a program fails.
+    /// Whether the run continues when a program fails.
     pub keep_going: bool,
     /// Whether other programs are kept off the CPUs of the tasks.
     pub alone: bool,
     /// Whether the memory of tasks is touched beforehand and locked.
     pub lock: bool,
-    /// What is counted of every job.
+    /// Event that is counted for every job; `None` to count nothing.
     pub counted: Option<Counted>,
     /// The runtime folder.
     pub folder: &'a Path,
 }
 
-/// Gives the processes of a program their colors, once it is ready; why that is not possible.
-pub type Place<'a> = dyn FnMut(usize, &[Pid]) -> Result<(), String> + 'a;
+/// Function that moves the processes of a program (given by its index) to their colors, once the program is ready. An error is the reason why
+/// that is not possible.
+pub type MoveToColors<'a> = dyn FnMut(usize, &[Pid]) -> Result<(), String> + 'a;
 
-/// What is done with the programs from outside.
+/// Functions that a run calls for its programs and jobs.
 pub struct Hooks<'a> {
-    /// Gives a program its colors.
-    pub place: &'a mut Place<'a>,
-    /// Where the memory of a program lies.
-    pub look: &'a mut dyn FnMut(usize, &[Pid]) -> Option<Placement>,
-    /// Keeps a job. An error ends the run.
+    /// Moves the memory of a program to its colors.
+    pub move_to_colors: &'a mut MoveToColors<'a>,
+    /// Returns where the memory of a program lies; `None` if that cannot be determined.
+    pub inspect: &'a mut dyn FnMut(usize, &[Pid]) -> Option<Placement>,
+    /// Records a job. An error ends the run.
     pub record: &'a mut dyn FnMut(&JobRecord) -> io::Result<()>,
 }
 
-/// What came of it.
+/// Outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Where the memory of each program lay, block by block, in the order of the programs.
     pub placements: Vec<Vec<BlockPlacement>>,
-    /// What became of the releases of each program.
+    /// Counts of the releases of each program.
     pub releases: Vec<Releases>,
     /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
-    /// What went wrong with programs.
+    /// Failures of programs.
     pub failures: Vec<Failure>,
-    /// What watching took.
+    /// Cost of observing the run.
     pub overhead: Overhead,
     /// Steal time of the CPUs of the tasks.
     pub steal_time: Ns,
-    /// From the first release to the end.
+    /// Time from the first release to the end of the run.
     pub duration: Ns,
-    /// What was changed, and put back.
+    /// Settings that the run changed or depended on, with their values before, during and after the run.
     pub settings: Vec<Setting>,
-    /// Most memory of its own that each program had.
+    /// Name of each program, with the largest amount of memory of its own that it had.
     pub memory: Vec<(String, Bytes)>,
-    /// What became of best-effort programs.
+    /// Failures of best-effort programs, memory that could not be locked, and changes that could not be undone.
     pub notes: Vec<String>,
-    /// Why misses were not counted, or not to the end, though they were to be.
+    /// Why misses were not counted, or not until the end, although counting was requested.
     pub uncounted: Option<String>,
-    /// Whether a signal ended it.
+    /// Whether a signal ended the run.
     pub interrupted: bool,
-    /// Why jobs could not be kept any more, and ended it.
+    /// Error that ended the run because jobs could not be recorded any more.
     pub unrecorded: Option<io::Error>,
 }
 
-/// Runs the programs of `request`.
+/// Runs the programs of `request`, and returns the outcome.
 ///
-/// A program that fails is an outcome; an error is what keeps the run from beginning, or from being watched. What was changed on the
-/// machine is put back in any case.
+/// A program that fails is part of the outcome. An error means that the run could not begin, or could not be watched. Changes to the machine are
+/// undone in any case.
 pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
     let cpus: Vec<CpuId> =
         request.programs.iter().map(|planned| planned.cpu).collect::<BTreeSet<_>>().into_iter().collect();
@@ -132,7 +133,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
     let mut message_driven = session.start(&shield)?;
     session.get_ready(&mut message_driven);
     let whole = session.prefault();
-    session.place();
+    session.move_to_colors();
     let locked = session.lock(&whole);
     let threads = session.schedule(&mut events)?;
 
@@ -145,7 +146,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
     let begins = session.begins.take().unwrap_or_else(|| vec![None; request.programs.len()]);
     let ends = begins.into_iter().zip(session.placements());
     let placements = ends.map(|(begin, end)| vec![BlockPlacement { begin, end }]).collect();
-    // They end with their input.
+    // Message-driven programs end when their input is closed, which happens here.
     drop(message_driven);
     session.end();
     for cpu in events.stopped() {

@@ -1,4 +1,4 @@
-//! What changes while programs run, and how programs end: by themselves, by a failure, or when the run is over.
+//! State of a run while its programs run, and the end of programs: by themselves, by a failure, or when the run is over.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,19 +18,19 @@ use crate::run::planned::Planned;
 use crate::sys::clock::monotonic;
 use crate::sys::launch;
 
-/// Asks a program to end.
+/// Signal that asks a program to end.
 const SIGTERM: i32 = 15;
-/// Ends a program.
+/// Signal that kills a program.
 const SIGKILL: i32 = 9;
 
 /// A program that was started.
 pub(super) struct Started {
     pub(super) pid: Pid,
-    /// Those that are not seen by lines.
+    /// Child process; `None` for a message-driven program, whose child process is owned by its `LineProgram`.
     pub(super) child: Option<Child>,
     pub(super) gone: bool,
     pub(super) memory: Bytes,
-    /// Where it marks its jobs.
+    /// Reader of the marks that the program sets; `None` if the program sets none.
     pub(super) marks: Option<MarkReader>,
 }
 
@@ -43,7 +43,7 @@ impl Drop for Started {
     }
 }
 
-/// Everything that changes while programs run.
+/// State that changes while programs run.
 pub(super) struct Session<'a, 'h> {
     pub(super) request: &'a Request<'a>,
     pub(super) hooks: &'a mut Hooks<'h>,
@@ -52,22 +52,22 @@ pub(super) struct Session<'a, 'h> {
     pub(super) violations: Vec<Violation>,
     pub(super) failures: Vec<Failure>,
     pub(super) notes: Vec<String>,
-    /// Jobs already reported while they were not complete.
+    /// Number of the last job of each task that was reported as a violation before it was complete.
     pub(super) reported: BTreeMap<usize, u64>,
     pub(super) begin: Ns,
     pub(super) stop: bool,
     pub(super) unrecorded: Option<io::Error>,
     pub(super) overhead: Overhead,
-    /// By program.
+    /// Counts of releases, by program.
     pub(super) releases: Vec<Releases>,
-    /// By program, of those that wake themselves.
+    /// Clocks that count the releases of programs that wake themselves, by program.
     pub(super) clocks: Vec<ReleaseClock>,
     /// Where the memory of each program lay once the first jobs were released; `None` before that.
     pub(super) begins: Option<Vec<Option<Placement>>>,
 }
 
 impl<'a, 'h> Session<'a, 'h> {
-    /// One that has begun nothing yet.
+    /// Creates the state of a run before any program is started.
     pub(super) fn new(request: &'a Request<'a>, hooks: &'a mut Hooks<'h>) -> Session<'a, 'h> {
         let pattern = |planned: &Planned| -> ReleasePattern {
             planned.requirement.as_ref().map(Requirement::release_pattern).unwrap_or_default()
@@ -91,12 +91,12 @@ impl<'a, 'h> Session<'a, 'h> {
         }
     }
 
-    /// Since the first release.
+    /// Returns the time since the first release; 0 before the first release.
     pub(super) fn since_begin(&self) -> Ns {
         Ns(monotonic().0.saturating_sub(self.begin.0))
     }
 
-    /// Records that a program failed. The program is ended, or has ended.
+    /// Records that a program failed. For a best-effort program this is only a note; otherwise the run ends unless `keep_going` is set.
     pub(super) fn fail(&mut self, task: usize, what: String) {
         if self.request.programs[task].requirement.is_none() {
             // A best-effort program has no requirement that it could violate.
@@ -106,7 +106,7 @@ impl<'a, 'h> Session<'a, 'h> {
         self.stop |= !self.request.keep_going;
     }
 
-    /// Ends a program that cannot stay in the run, and records why.
+    /// Kills a program that cannot stay in the run, and records why.
     pub(super) fn give_up(&mut self, task: usize, what: String) {
         if !std::mem::replace(&mut self.started[task].gone, true) {
             let _ = launch::send(self.started[task].pid.0, SIGKILL);
@@ -114,8 +114,8 @@ impl<'a, 'h> Session<'a, 'h> {
         }
     }
 
-    /// Names programs that have ended.
-    pub(super) fn look_for_ends(&mut self) {
+    /// Marks programs that have ended by themselves, and records how they ended.
+    pub(super) fn note_ends(&mut self) {
         for task in 0..self.started.len() {
             if !self.started[task].gone
                 && let Some(how) = ended(self.started[task].pid)
@@ -126,19 +126,19 @@ impl<'a, 'h> Session<'a, 'h> {
         }
     }
 
-    /// Most memory of its own that each program had.
+    /// Returns the name of each program with the largest amount of memory of its own that the program had.
     pub(super) fn memory(&self) -> Vec<(String, Bytes)> {
         self.names.iter().cloned().zip(self.started.iter().map(|started| started.memory)).collect()
     }
 
-    /// Where the memory of each program lies; `None` for those that have ended.
+    /// Returns where the memory of each program lies; `None` for programs that have ended, and if the placement cannot be determined.
     pub(super) fn placements(&mut self) -> Vec<Option<Placement>> {
-        let mut look =
-            |task, started: &Started| if started.gone { None } else { (self.hooks.look)(task, &[started.pid]) };
-        self.started.iter().enumerate().map(|(task, started)| look(task, started)).collect()
+        let mut inspect =
+            |task, started: &Started| if started.gone { None } else { (self.hooks.inspect)(task, &[started.pid]) };
+        self.started.iter().enumerate().map(|(task, started)| inspect(task, started)).collect()
     }
 
-    /// Asks the programs to end, and waits a little.
+    /// Sends SIGTERM to all programs that are not message-driven, and waits up to 500 ms until they have ended.
     pub(super) fn end(&mut self) {
         for started in self.started.iter().filter(|started| started.child.is_some() && !started.gone) {
             let _ = launch::send(started.pid.0, SIGTERM);
@@ -150,7 +150,7 @@ impl<'a, 'h> Session<'a, 'h> {
     }
 }
 
-/// How process `pid`, a child of this one, has ended; it stays to be waited for.
+/// Returns how process `pid`, a child of this process, has ended; `None` if it has not ended. Leaves the exit status to a later wait.
 pub(super) fn ended(pid: Pid) -> Option<String> {
     let id = rustix::process::Pid::from_raw(pid.0)?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -17,14 +17,15 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the settings, and keeps idle CPUs from states that take long to leave.
+    /// Reads the settings, and keeps idle CPUs out of states that take long to leave.
     pub(super) fn hold() -> Settings {
         let (throttling, before) = (throttling(), latency());
         let idle_hold = IdleHold::new(Path::new("/"));
         Settings { throttling, latency: before, latency_during: latency(), idle_hold }
     }
 
-    /// Restores everything, including the threads of `shield`. Returns the settings with their values, and what could not be restored.
+    /// Restores everything, including the affinities of threads in `shield`. Returns the settings with their values, and a description of what
+    /// could not be restored.
     ///
     /// `alone`: whether other programs were kept off the CPUs. `locked`: describes which memory was locked.
     pub(super) fn restore(self, shield: CpuShield, alone: bool, locked: String) -> (Vec<Setting>, Option<String>) {

@@ -35,7 +35,7 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 /// Number of unrecorded jobs that a message-driven program completes before it counts as ready.
 const FIRST_JOBS: u32 = 5;
 
-/// Time for which the memory of a program must not have grown for it to be ready.
+/// Time for which the memory of a program must stay unchanged until the program counts as ready.
 const SETTLED: Duration = Duration::from_millis(200);
 
 /// Least time in which wake-ups are counted to find the thread that executes the jobs; three periods if that is longer.
@@ -44,7 +44,7 @@ const CALIBRATION: Ns = Ns(100_000_000);
 /// Number of marks that a program can set between two batches.
 const MARKS: usize = 1 << 14;
 
-/// Most untouched memory that is touched in advance, for a program without declared memory.
+/// Maximum amount of untouched memory that is touched in advance, for a program without declared memory.
 const UNTOUCHED: Bytes = Bytes(64 << 20);
 
 impl Session<'_, '_> {
@@ -103,7 +103,7 @@ impl Session<'_, '_> {
                 .ready(READY_LIMIT)
                 .and_then(|_| (0..FIRST_JOBS).try_for_each(|_| program.job(READY_LIMIT).map(drop)));
             if let Err(error) = ready {
-                // How the program ended says more than this error.
+                // The way in which the program ended is more informative than this error.
                 std::thread::sleep(BATCH);
                 match ended(self.started[*task].pid) {
                     Some(how) => self.give_up(*task, format!("{how} before it was ready")),
@@ -122,21 +122,21 @@ impl Session<'_, '_> {
             }
             std::thread::sleep(BATCH);
         }
-        self.look_for_ends();
+        self.note_ends();
     }
 
     /// Moves every program to its colors.
-    pub(super) fn place(&mut self) {
+    pub(super) fn move_to_colors(&mut self) {
         // A second round moves pages that were touched while other programs were moved.
         for task in (0..self.started.len()).chain(0..self.started.len()) {
             if self.stop || self.started[task].gone {
                 continue;
             }
-            if let Err(why) = (self.hooks.place)(task, &[self.started[task].pid]) {
+            if let Err(why) = (self.hooks.move_to_colors)(task, &[self.started[task].pid]) {
                 self.give_up(task, format!("cannot be colored: {why}"));
             }
         }
-        self.look_for_ends();
+        self.note_ends();
     }
 
     /// Returns the tasks whose memory is to be locked.
@@ -148,7 +148,7 @@ impl Session<'_, '_> {
 
     /// Touches the memory of the tasks, so that it is resident before it is needed. Returns for each task whether all of it was touched.
     ///
-    /// A program may have mapped far more memory than it will ever use, so it is touched only up to the declared memory.
+    /// A program may have mapped far more memory than it will ever use, so nothing is touched if its memory would exceed the declared memory.
     pub(super) fn prefault(&mut self) -> Vec<bool> {
         let mut whole = vec![false; self.started.len()];
         for task in self.to_lock() {
@@ -181,7 +181,7 @@ impl Session<'_, '_> {
                 }
             }
         }
-        self.look_for_ends();
+        self.note_ends();
         if locked_memory.is_empty() { "not locked".to_owned() } else { locked_memory.join("; ") }
     }
 

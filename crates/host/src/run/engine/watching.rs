@@ -1,4 +1,4 @@
-//! The run itself: jobs are released, seen and checked against their requirements, until the time is over or something ends it.
+//! Watches a run: jobs are released, observed and checked against their requirements, until the time is over or something ends the run.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,31 +25,31 @@ use crate::sched::jobs::{JobTracker, Observation, Observed};
 use crate::sys::clock::monotonic;
 use crate::sys::launch;
 
-/// Between two looks at memory.
-const LOOK: Ns = Ns(100_000_000);
+/// Minimum time between two checks of the memory of programs.
+const MEMORY_CHECK_INTERVAL: Ns = Ns(100_000_000);
 
-/// A job that has been under way for four periods and this long is not completed any more.
+/// Time that is added to four periods to get the age at which a job counts as never completed.
 const OVERDUE: Ns = Ns(200_000_000);
 
-/// Violations reported in full.
-const TOLD: usize = 20;
+/// Maximum number of violations that are recorded with all details.
+const DETAILED_MAX: usize = 20;
 
-/// Sent to a program whose job was late, where that is asked for.
+/// Signal to a program whose job exceeded a limit, if requested.
 const SIGUSR1: i32 = 10;
 
-/// For how long a job may be under way, in ns, before its program counts as one that never completes it.
+/// Returns the age, in ns, at which a job counts as never completed.
 fn patience(requirement: &Requirement) -> u64 {
     4 * requirement.period.0 + OVERDUE.0
 }
 
-/// Has the jobs of `task` watched, which are those of `thread`.
+/// Makes `watch` track the jobs of `task`, which `thread` executes.
 fn follow(watch: &mut JobTracker, task: usize, planned: &Planned, thread: i32) {
-    // The programs of a CPU are in the order of their priorities. By deadlines any job can delay any other.
+    // Programs of a CPU are in the order of their priorities. Under SCHED_DEADLINE any job can delay any other, so all have the same rank.
     let rank = if planned.scheduling.is_some_and(|it| it.is_deadline()) { 0 } else { task };
     watch.follow(task, thread, planned.program.jobs, planned.cpu, rank);
 }
 
-/// Says to the releasing thread that it is over, also when a panic unwinds.
+/// Tells the releasing thread on drop that the run is over, also when a panic unwinds.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -59,7 +59,7 @@ impl Drop for Over<'_> {
 }
 
 impl Session<'_, '_> {
-    /// Watches over the programs until it is over; for how long, and those that lines are written to.
+    /// Watches the programs until the run is over. Returns the length of the run from the first release, and the message-driven programs.
     pub(super) fn watch(
         &mut self,
         events: &mut JobEvents,
@@ -93,7 +93,7 @@ impl Session<'_, '_> {
             });
             let until = self.batches(events, &mut watch, &said);
             drop(over);
-            // A panic there has been reported, and leaves no programs.
+            // A panic of the releasing thread has been reported already, and no programs are returned.
             (until, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
         self.overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
@@ -114,7 +114,7 @@ impl Session<'_, '_> {
         Ok((duration, message_driven))
     }
 
-    /// Takes note of events until it is over. Returns until when all of them are noted.
+    /// Processes events in batches until the run is over. Returns the time until which all events have been processed.
     fn batches(
         &mut self,
         events: &mut JobEvents,
@@ -123,7 +123,7 @@ impl Session<'_, '_> {
     ) -> Result<Ns, RunError> {
         let (mut observations, mut jobs) = (Vec::<Observation>::new(), Vec::new());
         let mut horizon = Ns(0);
-        let mut looked = Ns(0);
+        let mut checked = Ns(0);
         let mut lost = events.lost();
         let end = Ns(self.begin.0 + self.request.length.0);
         let requirements = self.request.programs.iter().filter_map(|planned| planned.requirement.as_ref());
@@ -150,13 +150,13 @@ impl Session<'_, '_> {
                 self.hear(said, &mut observations);
             }
             self.read_marks(watch, &mut observations);
-            // What happened before the batch before this one was read has arrived by now.
+            // All events from before the previous batch was read have arrived by now.
             observations.sort_by_key(|observation| observation.at);
             let ripe = if last { observations.len() } else { observations.partition_point(|one| one.at < horizon) };
             for observation in observations.drain(..ripe) {
                 watch.note(observation);
             }
-            // All that happened before this is noted.
+            // All events before `known` have been processed.
             let known = std::mem::replace(&mut horizon, now);
             let pending: Vec<_> =
                 (0..self.started.len()).map(|task| self.pending(task, watch).filter(|_| last)).collect();
@@ -177,14 +177,14 @@ impl Session<'_, '_> {
                     self.releases[task].unfinished += 1;
                     self.woke(task, Ns(release.0 - self.begin.0));
                 }
-                self.look_for_ends();
+                self.note_ends();
                 return Ok(now);
             }
             self.overdue(known, watch);
-            self.look_for_ends();
-            if now.0 >= looked.0 + LOOK.0 {
-                looked = now;
-                self.look_at_memory();
+            self.note_ends();
+            if now.0 >= checked.0 + MEMORY_CHECK_INTERVAL.0 {
+                checked = now;
+                self.check_memory();
             }
             for task in 0..self.started.len() {
                 if self.started[task].gone {
@@ -197,7 +197,7 @@ impl Session<'_, '_> {
     fn hear(&mut self, said: ReleaseMessage, observations: &mut Vec<Observation>) {
         match said {
             ReleaseMessage::Released { task, due, at, written, waited } => {
-                // A line that is written late by this program is not the task's failure; one that waits for the job before is.
+                // A late write by this program is not charged to the task; waiting for the task's previous job is.
                 let release = if waited { due } else { at };
                 if !waited {
                     let late = &mut self.overhead.release_late_max;
@@ -214,19 +214,19 @@ impl Session<'_, '_> {
                 self.overhead.releases_skipped += 1;
                 self.overhead.held_up_max = self.overhead.held_up_max.max(Ns(at.0 - due.0));
             }
-            // That comes when it is over.
+            // These messages arrive only after the run is over.
             ReleaseMessage::Unwritten { .. } => {}
             ReleaseMessage::Answered { task, at } => {
                 observations.push(Observation { at, what: Observed::Answered(task) })
             }
             ReleaseMessage::Failed { task, error } => {
-                self.look_for_ends();
+                self.note_ends();
                 self.give_up(task, without_hint(&error));
             }
         }
     }
 
-    /// Accounts for releases before `until` that are reported after the last events were noted.
+    /// Counts releases before `until` that are reported after the last batch of events.
     fn hear_after(&mut self, said: ReleaseMessage, until: Ns) {
         match said {
             ReleaseMessage::Released { task, due, at, waited, .. } => {
@@ -250,7 +250,7 @@ impl Session<'_, '_> {
             let Some(reader) = &mut started.marks else { continue };
             reader.read(&mut marks);
             for Mark { at, thread, edge } in marks.drain(..) {
-                // Which thread does the jobs, its marks tell.
+                // The marks show which thread executes the jobs.
                 if watch.thread(task) != Some(thread as i32) {
                     follow(watch, task, &self.request.programs[task], thread as i32);
                 }
@@ -276,13 +276,14 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Whether `task` has jobs and nobody else releases them.
+    /// Whether `task` has a timing requirement and releases its own jobs.
     fn wakes_itself(&self, task: usize) -> bool {
         let planned = &self.request.programs[task];
         planned.requirement.is_some() && planned.program.jobs != Jobs::Line
     }
 
-    /// Counts a release of `task`, in the order of the releases, if it wakes itself. Those by lines are counted when they are written.
+    /// Counts a release of `task` if the task wakes itself. Calls must be in the order of the releases. Releases by lines are counted when the
+    /// lines are written.
     fn woke(&mut self, task: usize, release: Ns) {
         if self.wakes_itself(task) {
             self.clocks[task].count(release, &mut self.releases[task]);
@@ -290,7 +291,7 @@ impl Session<'_, '_> {
     }
 
     fn violated(&mut self, job: &JobRecord, limits: Vec<Limit>, watch: &JobTracker) {
-        if self.violations.len() < TOLD {
+        if self.violations.len() < DETAILED_MAX {
             let before = Ns(job.release.0.saturating_sub(job.response().0 / 2));
             self.violations.push(Violation {
                 task: self.names[job.task].clone(),
@@ -312,14 +313,15 @@ impl Session<'_, '_> {
         }
     }
 
-    /// When the job of `task` was released that counts and is not complete, and its number.
+    /// Returns the release time and the number of the incomplete job of `task`; `None` if there is no such job, or if it does not count.
     fn pending(&self, task: usize, watch: &JobTracker) -> Option<(Ns, u64)> {
         let counts = self.request.programs[task].requirement.is_some() && !self.started[task].gone;
         let end = Ns(self.begin.0 + self.request.length.0);
         watch.pending(task).filter(|(release, _)| counts && *release < end)
     }
 
-    /// Names tasks with a job that is not complete at the end and exceeds a limit already, because no record of it will come.
+    /// Records a failure for each task whose job is not complete at the end but exceeds a limit already, because no record of this job will
+    /// follow.
     fn unfinished(&mut self, now: Ns, watch: &JobTracker) {
         for task in 0..self.started.len() {
             let Some(requirement) = &self.request.programs[task].requirement else { continue };
@@ -332,7 +334,7 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Jobs that are not complete though they should be, and tasks that never sleep.
+    /// Reports incomplete jobs that exceed a limit already, and kills programs that never sleep or do not complete a job in time.
     fn overdue(&mut self, now: Ns, watch: &mut JobTracker) {
         for task in 0..self.started.len() {
             if self.started[task].gone {
@@ -357,7 +359,7 @@ impl Session<'_, '_> {
                 self.give_up(task, what);
             } else if let Some((release, _)) = self
                 .pending(task, watch)
-                // One that waits for the CPU is late because of others.
+                // A job that waits for the CPU is late because of other tasks.
                 .filter(|(release, _)| watch.asleep(task) && now.0 > release.0 + patience)
             {
                 let since = (now.0 - release.0) as f64 / 1e6;
@@ -369,20 +371,20 @@ impl Session<'_, '_> {
     fn forked(&mut self, parent: i32, child: i32) {
         let of = |started: &Started| Path::new(&format!("/proc/{}/task/{parent}", started.pid.0)).exists();
         let Some(task) = self.started.iter().position(of) else { return };
-        // A thread of its own is no other process.
+        // A new thread of the same program is not another process.
         if !Path::new(&format!("/proc/{}/task/{child}", self.started[task].pid.0)).exists() {
             self.fail(task, format!("started another process ({child}), which is not part of the plan"));
         }
     }
 
-    fn look_at_memory(&mut self) {
+    fn check_memory(&mut self) {
         for task in 0..self.started.len() {
             let started = &mut self.started[task];
             let Some(memory) = own_memory(started.pid).filter(|_| !started.gone) else { continue };
             started.memory = started.memory.max(memory);
             let declared = self.request.programs[task].program.memory;
             let allowed = declared.0 + MEMORY_SLACK.0;
-            // Copies are looked for where they matter: that takes longer.
+            // Copies are counted only if they matter, because counting takes longer.
             let too_much = || memory.0 > allowed + copies_of_files(started.pid).0;
             if declared.0 > 0 && memory.0 > allowed && too_much() {
                 self.give_up(

@@ -70,7 +70,7 @@ impl Btf {
             {
                 btf.by_name.entry((found.kind, name.to_owned())).or_insert(number);
             }
-            // Number of bytes behind the head of each kind, and of each of its members.
+            // Number of bytes that follow the head of a type of this kind.
             let behind = match found.kind {
                 1 | 14 | 17 => 4,
                 3 => 12,

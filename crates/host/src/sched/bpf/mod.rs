@@ -1,8 +1,8 @@
 //! Scheduler events from programs that the kernel runs at its tracepoints (eBPF).
 //!
 //! At every event a program writes one record to a ring in memory that is shared with this process: the time, the CPU, the threads, and the
-//! counters of the CPU. It leaves out CPUs and threads that are not watched, and nothing wakes the reader. This needs root or CAP_BPF and
-//! CAP_PERFMON, and Linux 6.0 or newer with a description of its types (`/sys/kernel/btf/vmlinux`).
+//! counters of the CPU. The program leaves out CPUs and threads that are not watched, and nothing wakes the reader. This needs root or CAP_BPF
+//! and CAP_PERFMON, and Linux 6.0 or newer with a description of its types (`/sys/kernel/btf/vmlinux`).
 
 mod btf;
 mod program;
@@ -25,11 +25,11 @@ use crate::machine::sysfs::Sysfs;
 use crate::sys::bpf::{Map, MapKind, Program, RingMemory};
 use crate::sys::perf::{GROUP_LIMIT, Group, GroupReading};
 
-/// Memory for records of each watched CPU, which holds about 50 000 switches, and most memory for all CPUs together.
+/// Memory for records of each watched CPU, which holds about 50 000 switches, and maximum for all CPUs together.
 const RING_BYTES: usize = 1 << 22;
 const RING_BYTES_MAX: usize = 1 << 26;
 
-/// Most threads that can be followed.
+/// Maximum number of threads that can be followed.
 const THREADS_MAX: u32 = 1 << 14;
 
 /// Tracepoints, each with its arguments: true for a pointer.

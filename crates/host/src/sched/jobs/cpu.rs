@@ -1,14 +1,14 @@
-//! What a CPU did: who had it and when, and for how long the hypervisor withheld it.
+//! Activity of a CPU: which thread had the CPU when, and for how long the hypervisor withheld it.
 //!
-//! *Steal time* follows from what the kernel accounts. The time accounted to a thread leaves out what the hypervisor withheld
+//! *Steal time* follows from the time that the kernel accounts. The time accounted to a thread leaves out what the hypervisor withheld
 //! (CONFIG_PARAVIRT_TIME_ACCOUNTING), so the steal time of a thread is the time it had the CPU, from switch-in to switch-out, less the time
-//! accounted to it. The kernel accounts nothing to an idle CPU: there the steal time is how long a released job waits for the CPU to begin.
-//! A job's steal time is all the hypervisor took since the CPU last had no job of its task's priority or a higher one, because the backlog from
-//! then delays this job too.
+//! accounted to it. The kernel accounts nothing to an idle CPU, so there the steal time is the time for which a released job waits until the CPU
+//! begins it. A job's steal time is all the hypervisor took since the CPU last had no job of its task's priority or a higher one, because the
+//! backlog from then delays this job too.
 
 use std::collections::VecDeque;
 
-use isochrome_model::running::Stretch;
+use isochrome_model::running::CpuInterval;
 use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::SwitchOut;
 
@@ -20,12 +20,12 @@ use crate::sched::ThreadName;
 /// not read at the same instant, and an exit to the hypervisor in between takes 5 to 15 us.
 const STEAL_MIN: u64 = 20_000;
 
-/// No CPU takes longer to leave an idle state, with what an interrupt takes: one that was told to do something and does not begin it for
-/// longer than this was withheld.
+/// Longest time, in ns, that a CPU takes to leave an idle state and serve an interrupt. A CPU that does not begin a job for longer than this was
+/// withheld by the hypervisor.
 const BEGIN_MAX: u64 = 200_000;
 
-/// Stretches kept of every CPU, for the timeline of a violation.
-const STRETCHES: usize = 512;
+/// Number of intervals that are kept for every CPU, for the timeline of a violation, and number of steals.
+const INTERVALS: usize = 512;
 
 /// An interval in which the hypervisor withheld a CPU for `time`.
 #[derive(Clone, Copy)]
@@ -35,36 +35,36 @@ pub(super) struct Steal {
     pub(super) time: Ns,
 }
 
-/// A CPU of the tasks, since the last switch on it.
+/// State of a CPU of the tasks since the last switch.
 #[derive(Default)]
 pub(super) struct Cpu {
     pub(super) running: i32,
     pub(super) name: ThreadName,
     pub(super) since: Ns,
-    /// Accounted to who has it since then; `None` where nothing was.
+    /// Time accounted to the running thread since the switch; `None` if none was accounted.
     pub(super) accounted: Option<Ns>,
     pub(super) known: bool,
     pub(super) steals: VecDeque<Steal>,
-    pub(super) stretches: VecDeque<(Ns, Ns, i32, ThreadName)>,
+    pub(super) intervals: VecDeque<(Ns, Ns, i32, ThreadName)>,
 }
 
 impl Cpu {
     fn push_steal(&mut self, steal: Steal) {
-        if self.steals.len() == STRETCHES {
+        if self.steals.len() == INTERVALS {
             self.steals.pop_front();
         }
         self.steals.push_back(steal);
     }
 
-    /// The steal time since the last switch, at the switch at `at`. `task`: whether the thread that had the CPU belongs to a task.
-    /// `waiting`: when the first job was opened that the CPU has not begun.
+    /// Returns the steal time between the last switch and the switch at `at`; `None` if there was none. `task`: whether the thread that had the
+    /// CPU belongs to a task. `waiting`: returns the time since which a job has been waiting for the CPU.
     fn withheld(&self, at: Ns, task: bool, waiting: impl Fn() -> Option<Ns>) -> Option<Steal> {
         let accounted = if self.running == 0 { Ns(0) } else { self.accounted? };
         let unaccounted = at.0.saturating_sub(self.since.0).saturating_sub(accounted.0);
         let (from, time, least) = if task {
             (self.since, unaccounted, STEAL_MIN)
         } else {
-            // Only that time was a job's, and nobody's is not accounted at all.
+            // Only steal time while a job waits matters. Nothing is accounted to the idle task, so all its time since then is unaccounted.
             let from = self.since.max(waiting()?);
             (from, unaccounted.min(at.0.saturating_sub(from.0)), BEGIN_MAX)
         };
@@ -73,14 +73,15 @@ impl Cpu {
 }
 
 impl JobTracker {
-    /// The kernel accounts `time` to `thread`.
+    /// Adds `time`, which the kernel accounts to `thread`. If the switch to a thread of a task was not reported, it is inferred.
     pub(super) fn account(&mut self, at: Ns, thread: i32, time: Ns) {
         if let Some(watched) = self.task_of(thread).and_then(|task| self.watched[task].as_ref()) {
             let id = watched.cpu;
             let Some(cpu) = self.cpu(id) else { return };
             if !cpu.known || cpu.running != thread {
-                // Nothing was reported yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it
-                // is reported that it was to wake the thread, it gave itself away then, and what was not accounted since is steal time.
+                // The switch to the thread was not reported: some kernels do not report how an idle CPU passes to a thread. If the CPU was to
+                // wake the thread while it was idle, the switch is assumed to have happened then, so unaccounted time since then is steal time.
+                // Otherwise this applies to the opening of the job, if the thread began much later.
                 let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
                 let since_idle = |at: &Ns| self.hypervisor && cpu.known && cpu.running == 0 && *at >= cpu.since;
                 let withheld = |opened: &Ns| since.0.saturating_sub(opened.0) > BEGIN_MAX;
@@ -96,13 +97,13 @@ impl JobTracker {
                 );
             }
         }
-        // Any CPU may account it: the one that counts is where it runs.
+        // Any CPU may account the time. It belongs to the CPU on which the thread runs.
         if let Some(cpu) = self.cpus.iter_mut().flatten().find(|cpu| cpu.known && cpu.running == thread) {
             cpu.accounted.get_or_insert_default().0 += time.0;
         }
     }
 
-    /// CPU `id` passes from thread `from` to thread `to`.
+    /// Processes the switch of CPU `id` from thread `from` to thread `to`, whose name is `name`.
     pub(super) fn switch(&mut self, at: Ns, id: CpuId, from: i32, reason: SwitchOut, to: i32, name: ThreadName) {
         let mut steal_time = Ns(0);
         let of_task = self.task_of(from).is_some();
@@ -116,10 +117,10 @@ impl JobTracker {
                     steal_time = withheld.time;
                     cpu.push_steal(withheld);
                 }
-                if cpu.stretches.len() == STRETCHES {
-                    cpu.stretches.pop_front();
+                if cpu.intervals.len() == INTERVALS {
+                    cpu.intervals.pop_front();
                 }
-                cpu.stretches.push_back((cpu.since, at, cpu.running, cpu.name));
+                cpu.intervals.push_back((cpu.since, at, cpu.running, cpu.name));
             }
             (cpu.running, cpu.name, cpu.since, cpu.accounted, cpu.known) = (to, name, at, None, true);
         }
@@ -141,8 +142,8 @@ impl JobTracker {
         }
     }
 
-    /// What the CPU of `task` did from `from` to `to`, times counted from the first release; threads of tasks by the names in `names`.
-    pub fn timeline(&self, task: usize, from: Ns, to: Ns, names: &[String]) -> Vec<Stretch> {
+    /// Returns what the CPU of `task` did from `from` to `to`, both counted from the first release. `names`: the names of the tasks.
+    pub fn timeline(&self, task: usize, from: Ns, to: Ns, names: &[String]) -> Vec<CpuInterval> {
         let Some(cpu) = self.watched[task].as_ref().and_then(|watched| self.cpu(watched.cpu)) else {
             return Vec::new();
         };
@@ -153,11 +154,11 @@ impl JobTracker {
             None => name.to_string(),
         };
         let now = (cpu.since, to.max(cpu.since), cpu.running, cpu.name);
-        let all = cpu.stretches.iter().chain([&now]);
+        let all = cpu.intervals.iter().chain([&now]);
         let (from, to) = (Ns(from.0 + self.begin.0), Ns(to.0 + self.begin.0));
         let now_to = to;
-        all.filter(|stretch| stretch.1 > from && stretch.0 < to)
-            .map(|&(begin, end, thread, name)| Stretch {
+        all.filter(|interval| interval.1 > from && interval.0 < to)
+            .map(|&(begin, end, thread, name)| CpuInterval {
                 from: count(begin.max(from)),
                 to: count(end.min(now_to)),
                 what: what(thread, name),
@@ -187,7 +188,7 @@ mod tests {
         let mut jobs = Vec::new();
         fixture.0.take(&mut jobs);
         assert_eq!((jobs[0].steal_time, jobs[0].execution, jobs[0].response()), (Ns(40_000), Ns(70_000), Ns(110_000)));
-        // The job that waits behind one with steal time has steal time as well.
+        // A job that waits for another job with steal time has steal time as well.
         fixture.wake(200_000, 22).switch(200_000, 0, Preempted, 22).wake(205_000, 11);
         fixture.event(230_000, EventKind::Runtime { thread: 22, time: Ns(10_000) }).switch(230_000, 22, Asleep, 11);
         fixture.switch(240_000, 11, Asleep, 0);
@@ -207,14 +208,14 @@ mod tests {
     #[test]
     fn what_an_idle_cpu_withholds_from_a_thread_it_is_to_wake_is_steal_time() {
         let mut fixture = Fixture::new(Jobs::Wakeup);
-        // That it gave itself to 11 is not reported.
+        // The switch to 11 is not reported.
         fixture.switch(900, 11, Asleep, 0).wake(2000, 11);
         fixture.event(62_000, EventKind::Runtime { thread: 11, time: Ns(10_000) }).switch(62_001, 11, Asleep, 0);
         let mut jobs = Vec::new();
         fixture.0.take(&mut jobs);
         assert_eq!((jobs[0].start, jobs[0].execution, jobs[0].steal_time), (Ns(1000), Ns(10_000), Ns(50_001)));
         assert_eq!(jobs[0].response(), Ns(60_001));
-        // That it was to wake 22 is not reported either: 90 us may be an idle state, 250 us are not.
+        // The wake-up of 11 is not reported either: a delay of 90 us may come from an idle state, one of 250 us may not.
         let mut fixture = Fixture::new(Jobs::Line);
         for (release, ran) in [(1_000_000, 1_100_000), (2_000_000, 2_260_000)] {
             fixture.switch(release - 500, 11, Asleep, 0).fact(release, Observed::Released(0, Ns(release)));
@@ -235,7 +236,7 @@ mod tests {
             fixture.0.take(&mut jobs);
             jobs.into_iter().map(|j| (j.release.0, j.start.0, j.steal_time.0, j.execution.0)).collect::<Vec<_>>()
         };
-        // 99 had it for 900 us and is accounted 100 of them; its time may be accounted from elsewhere.
+        // Thread 99 has the CPU for 900 us, of which 100 us are accounted to it. They may be accounted by another CPU.
         fixture.switch(1_000, 11, Asleep, 99).fact(101_000, Observed::Released(0, Ns(101_000)));
         fixture.wake(900_000, 11).0.note(Observation {
             at: Ns(901_000),
@@ -244,7 +245,7 @@ mod tests {
         fixture.switch(901_000, 99, Preempted, 11).event(951_000, EventKind::Runtime { thread: 11, time: Ns(50_000) });
         fixture.switch(951_000, 11, Asleep, 0).fact(952_000, Observed::Answered(0));
         assert_eq!(rows(&mut fixture), [(100_000, 900_000, 800_000, 50_000)]);
-        // Nobody had it for 150 us, which may be an idle state, and for 300 us, which may not.
+        // The CPU is idle for 150 us, which may come from an idle state, and for 300 us, which may not.
         for (release, start) in [(2_001_000, 2_151_000), (3_001_000, 3_301_000)] {
             fixture.fact(release, Observed::Released(0, Ns(release))).wake(release, 11).switch(start, 0, Preempted, 11);
             fixture.event(start + 1000, EventKind::Runtime { thread: 11, time: Ns(1000) }).switch(
@@ -274,7 +275,7 @@ mod tests {
         fixture.event(4_402_000, EventKind::Runtime { thread: 11, time: Ns(1000) }).switch(4_402_000, 11, Asleep, 0);
         fixture.fact(4_403_000, Observed::Answered(0));
         assert_eq!(rows(&mut fixture), [(4_350_000, 4_400_000, 0, 1000)]);
-        // Nor does it count as the job's that its line may have been written 250 us later than is said, but it is tagged.
+        // The line may have been written 250 us later than reported. The release does not change, but the time counts as steal time.
         fixture
             .fact(5_001_000, Observed::Released(0, Ns(5_001_000)))
             .fact(5_251_000, Observed::HeldUp(0, Ns(5_001_000)));
@@ -292,7 +293,8 @@ mod tests {
     #[test]
     fn steal_time_counts_for_all_jobs_until_the_cpu_is_idle() {
         let mut fixture = Fixture::new(Jobs::Line);
-        // The first job has 30 us of steal time; the second is due meanwhile and written late, 22 comes while the second has the CPU.
+        // The first job has 30 us of steal time. The second is due meanwhile and its line is written late. 22 is woken while the second
+        // executes.
         fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
         fixture.fact(11_000, Observed::Released(0, Ns(11_000))).switch(11_000, 0, Preempted, 11);
         fixture.event(61_000, EventKind::Runtime { thread: 11, time: Ns(20_000) }).switch(61_000, 11, Asleep, 0);
@@ -303,7 +305,7 @@ mod tests {
             .event(73_000, EventKind::Runtime { thread: 11, time: Ns(10_000) });
         fixture.switch(73_000, 11, Asleep, 22).fact(74_000, Observed::Answered(0));
         fixture.event(80_000, EventKind::Runtime { thread: 22, time: Ns(7000) }).switch(80_000, 22, Asleep, 0);
-        // After that it had none.
+        // The CPU has been idle since then, so the last job has no steal time.
         fixture.fact(91_000, Observed::Released(0, Ns(91_000))).switch(91_000, 0, Preempted, 11);
         fixture.event(95_000, EventKind::Runtime { thread: 11, time: Ns(4000) }).switch(95_000, 11, Asleep, 0);
         fixture.fact(96_000, Observed::Answered(0));
@@ -339,10 +341,10 @@ mod tests {
         });
         fixture.switch(2500, 99, Preempted, 11).switch(2600, 11, Asleep, 0);
         let names = ["control".to_owned(), "other".to_owned()];
-        let stretches = fixture.0.timeline(0, Ns(900), Ns(1600), &names);
-        let row = |s: &Stretch| (s.from.0, s.to.0, s.what.clone());
+        let intervals = fixture.0.timeline(0, Ns(900), Ns(1600), &names);
+        let row = |s: &CpuInterval| (s.from.0, s.to.0, s.what.clone());
         assert_eq!(
-            stretches.iter().map(row).collect::<Vec<_>>(),
+            intervals.iter().map(row).collect::<Vec<_>>(),
             [(900, 1000, String::new()), (1000, 1500, "kworker".to_owned()), (1500, 1600, "control".to_owned())]
         );
     }

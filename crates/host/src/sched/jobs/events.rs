@@ -51,7 +51,7 @@ impl Reported {
 }
 
 impl JobEvents {
-    /// Records the events of `cpus` from now on, with the counts of `counted` in user mode. If it cannot be counted, the reason is
+    /// Records the events of `cpus` from now on, with the counts of `counted` in user mode. If the event cannot be counted, the reason is
     /// returned, and jobs are observed without counts.
     ///
     /// Fails as [`source::of_jobs`] does.
@@ -85,7 +85,7 @@ impl JobEvents {
         self.source.follow(threads, others)
     }
 
-    /// Appends what was recorded since the last call to `observations`, and returns the number of scheduler events among it.
+    /// Appends the observations since the last call to `observations`, and returns the number of scheduler events among them.
     pub fn drain(&mut self, observations: &mut Vec<Observation>) -> Result<u64, SchedError> {
         if let (Some(rings), Some(reported)) = (&mut self.rings, &mut self.reported) {
             rings.drain(&mut self.events)?;

@@ -1,4 +1,4 @@
-//! Two tasks on one CPU, and what happens to them, for tests.
+//! Fixture for tests: two tasks on one CPU, whose events the tests report.
 
 use isochrome_model::running::JobRecord;
 use isochrome_model::taskset::programs::Jobs;
@@ -11,7 +11,7 @@ use crate::sys::perf::GroupReading;
 
 pub(super) const CPU: CpuId = CpuId(1);
 
-/// Thread 11 does the jobs of task 0, thread 22 those of task 1. Jobs count from 1000 ns.
+/// Tracker in which thread 11 executes the jobs of task 0, and thread 22 those of task 1. Jobs count from 1000 ns on.
 pub(super) struct Fixture(pub(super) JobTracker);
 
 impl Fixture {
@@ -54,7 +54,7 @@ impl Fixture {
         self
     }
 
-    /// Task, instance, release, start, completion, execution, preemptions.
+    /// Returns task, instance, release, start, completion, execution and preemptions of each complete job.
     pub(super) fn jobs(&mut self) -> Vec<(usize, u64, u64, u64, u64, u64, u32)> {
         let mut jobs = Vec::new();
         self.0.take(&mut jobs);
@@ -63,7 +63,7 @@ impl Fixture {
         jobs.into_iter().map(row).collect()
     }
 
-    /// Task, instance, misses.
+    /// Returns task, instance and misses of each complete job.
     pub(super) fn misses(&mut self) -> Vec<(usize, u64, Option<u64>)> {
         let mut jobs = Vec::new();
         self.0.take(&mut jobs);

@@ -1,11 +1,12 @@
-//! From what happened on the CPUs to jobs.
+//! Infers jobs from events of the scheduler and of the programs.
 //!
-//! A program's job begins when its thread is woken (or when a line releases it, or the program says so) and is complete when the thread
-//! sleeps again (or answers, or says so). Execution is the time it had the CPU in between, less the steal time; it is preempted when it
-//! loses the CPU though it would have gone on.
+//! A job begins when its thread is woken, when a line releases the job, or when the program marks the beginning. It is complete when the thread
+//! sleeps again, when the program answers by a line, or when the program marks the end. Execution is the time for which the thread had the CPU
+//! in between, less the steal time. A job is preempted when its thread loses the CPU although it could have gone on.
 //!
-//! *Misses* are counted from a thread's coming to its leaving. Where two jobs of a task lie in one such time, what was counted in it is neither's, and
-//! both have no misses; of a job with marks they include what the thread does from its wake-up to the first mark, and from the last until it sleeps.
+//! *Misses* are counted from the time when a thread gets the CPU until it leaves the CPU. If two jobs of a task lie in one such interval, the
+//! count belongs to neither, and both have no misses. The misses of a job with marks include those of the thread from its wake-up to the first
+//! mark, and from the last mark until it sleeps.
 
 mod cpu;
 pub mod events;
@@ -21,42 +22,42 @@ use self::cpu::Cpu;
 use self::watched::{State, Watched, unknown};
 use super::EventKind;
 
-/// Something that happened.
+/// An observed event.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
     /// Time of the event.
     pub at: Ns,
-    /// What.
+    /// Kind of the event, with its data.
     pub what: Observed,
 }
 
-/// What happened.
+/// Kind of an observed event, with its data.
 #[derive(Clone, Copy, Debug)]
 pub enum Observed {
-    /// An event of the scheduler.
+    /// An event of the scheduler on this CPU.
     Scheduler(CpuId, EventKind),
-    /// So much was counted from when this thread got the CPU until it leaves it, which is reported next.
+    /// Number of misses of this thread since it got the CPU. The switch by which the thread leaves the CPU is reported next.
     Misses(i32, u64),
-    /// A line was written that releases a job of this task, due then.
+    /// A line was written that releases a job of this task. The release was due at this time.
     Released(usize, Ns),
-    /// Since then until now it is not known whether the line was written: its writer was held up.
+    /// From this time until the event it is unknown whether the line of this task was written, because its writer was held up.
     HeldUp(usize, Ns),
-    /// The line that completes the job was read.
+    /// The line was read that completes the job of this task.
     Answered(usize),
-    /// The program says that a job of this task begins.
+    /// The program marked the beginning of a job of this task.
     Begins(usize),
-    /// The program says that it is complete.
+    /// The program marked the end of the job of this task.
     Ends(usize),
 }
 
-/// Watches the threads of tasks.
+/// Infers the jobs of tasks from the observed events.
 pub struct JobTracker {
     watched: Vec<Option<Watched>>,
-    /// Threads and their tasks, by ascending thread: looked up at every event, which hashing would make half as long again.
+    /// Threads with their tasks, by ascending thread. Every event searches this list, which would take half as long again with hashing.
     by_thread: Vec<(i32, usize)>,
-    /// By their numbers.
+    /// CPUs by their numbers; `None` for CPUs that are not watched.
     cpus: Vec<Option<Cpu>>,
-    /// Nothing before this counts.
+    /// Jobs released before this time do not count.
     begin: Ns,
     counted: bool,
     /// Whether there is a hypervisor that can withhold a CPU.
@@ -65,8 +66,8 @@ pub struct JobTracker {
 }
 
 impl JobTracker {
-    /// Of `tasks` tasks, none of which has a thread yet, on `cpus`; jobs released before `begin` do not count. `counted`: whether misses are
-    /// reported. `hypervisor`: whether there is one; without it, time that is not accounted is the kernel's own.
+    /// Creates a tracker of `tasks` tasks, none of which has a thread yet, on `cpus`. Jobs released before `begin` do not count. `counted`:
+    /// whether misses are reported. `hypervisor`: whether there is a hypervisor; without one, time that is not accounted is the kernel's own.
     pub fn new(tasks: usize, cpus: &[CpuId], begin: Ns, counted: bool, hypervisor: bool) -> JobTracker {
         JobTracker {
             watched: (0..tasks).map(|_| None).collect(),
@@ -91,8 +92,8 @@ impl JobTracker {
         self.cpus.get(id.0 as usize)?.as_ref()
     }
 
-    /// Jobs of `task` are those of `thread`, which runs on `cpu` only. `rank`: its index among the priorities of that CPU, the highest first;
-    /// the same for all where any job can delay any other.
+    /// Makes `thread`, which runs on `cpu` only, the thread that executes the jobs of `task`. `rank`: index of the task by priority on that CPU,
+    /// 0 for the highest; the same for all tasks if any job can delay any other.
     pub fn follow(&mut self, task: usize, thread: i32, jobs: Jobs, cpu: CpuId, rank: usize) {
         let next = self.watched[task].as_ref().map_or(0, |before| before.next);
         self.forget(task);
@@ -102,12 +103,12 @@ impl JobTracker {
         self.watched[task] = Some(Watched { busy, ..Watched::new(thread, jobs, (cpu, rank), next) });
     }
 
-    /// The thread that does the jobs of `task`.
+    /// Returns the thread that executes the jobs of `task`; `None` if no thread is followed.
     pub fn thread(&self, task: usize) -> Option<i32> {
         Some(self.watched[task].as_ref()?.thread)
     }
 
-    /// `task` has no jobs any more.
+    /// Stops following the jobs of `task`.
     pub fn forget(&mut self, task: usize) {
         if let Some(gone) = self.watched[task].take() {
             self.by_thread.retain(|(thread, _)| *thread != gone.thread);
@@ -115,13 +116,13 @@ impl JobTracker {
         }
     }
 
-    /// When the job of `task` was released that is not complete, and its number.
+    /// Returns the release time and the number of the incomplete job of `task`; `None` if there is no such job, or if it does not count.
     pub fn pending(&self, task: usize) -> Option<(Ns, u64)> {
         let watched = self.watched[task].as_ref()?;
         Some((watched.open?.release, watched.next)).filter(|(release, _)| *release >= self.begin)
     }
 
-    /// For how long the thread of `task` has not slept, where it has its CPU or nobody is known to have it.
+    /// Returns the time for which the thread of `task` has not slept; `None` if it sleeps, or if another thread is known to have its CPU.
     pub fn awake(&self, task: usize, now: Ns) -> Option<Ns> {
         let watched = self.watched[task].as_ref()?;
         let cpu = self.cpu(watched.cpu)?;
@@ -130,17 +131,17 @@ impl JobTracker {
         awake.then(|| Ns(now.0.saturating_sub(watched.awake_since.0.max(self.begin.0))))
     }
 
-    /// Whether the thread of `task` sleeps.
+    /// Whether the thread of `task` is known to sleep.
     pub fn asleep(&self, task: usize) -> bool {
         self.watched[task].as_ref().is_some_and(|watched| matches!(watched.state, State::Asleep(_)))
     }
 
-    /// Moves the jobs that are complete behind those in `jobs`.
+    /// Moves the complete jobs to the end of `jobs`.
     pub fn take(&mut self, jobs: &mut Vec<JobRecord>) {
         jobs.append(&mut self.done);
     }
 
-    /// Events were lost, or there are no more: what is under way is not known any more.
+    /// Discards what is known of running threads and open jobs, because events were lost or no more events follow.
     pub fn lose(&mut self) {
         for watched in self.watched.iter_mut().flatten() {
             watched.state = State::Unknown;
@@ -155,7 +156,7 @@ impl JobTracker {
         self.cpus.iter_mut().flatten().for_each(|cpu| cpu.known = false);
     }
 
-    /// Takes note of what happened; in the order in which it happened.
+    /// Processes an observation. Observations must come in the order of their times.
     pub fn note(&mut self, Observation { at, what }: Observation) {
         match what {
             Observed::Scheduler(cpu, EventKind::Switch { from, reason, to, to_name, .. }) => {
@@ -174,7 +175,7 @@ impl JobTracker {
                 open.into_iter().for_each(|open| open.held_up += at.0 - since.0);
             }
             Observed::Begins(task) => {
-                // Released when it was woken, unless that was for the job before.
+                // The job was released by the wake-up of its thread, unless that wake-up released the previous job.
                 let woken = self.watched[task].as_mut().map(|watched| std::mem::take(&mut watched.woken));
                 let release = woken.filter(|woken| woken.0 > 0).unwrap_or(at);
                 self.open(task, at, release);

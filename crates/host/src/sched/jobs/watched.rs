@@ -1,4 +1,4 @@
-//! A task that is watched: what its thread does, and the jobs that follow from it.
+//! State of a watched task: what its thread does, and the jobs that follow from it.
 
 use isochrome_model::running::JobRecord;
 use isochrome_model::taskset::programs::Jobs;
@@ -8,28 +8,28 @@ use isochrome_model::watch::SwitchOut;
 use super::JobTracker;
 use super::cpu::Steal;
 
-/// Interrupts that have waited for a CPU take no longer than this, in ns, or than they have waited.
+/// Longest time, in ns, that interrupts take that have waited for a CPU, in addition to the time for which they have waited.
 const INTERRUPTS_MAX: u64 = 100_000;
 
 /// A job that is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
-    /// When it was opened, at its release or after.
+    /// Time at which the job was opened: at its release or later.
     pub(super) opened: Ns,
     pub(super) release: Ns,
     pub(super) start: Option<Ns>,
-    /// When it was answered, where that was reported before who did it had the CPU.
+    /// Time of the answer, if the answer was read before the thread was known to have the CPU.
     pub(super) answered: Option<Ns>,
-    /// For how long it is not known whether its line was written.
+    /// Time, in ns, for which it is unknown whether the job's line was written.
     pub(super) held_up: u64,
     pub(super) execution: u64,
-    /// Left out of it as steal time.
+    /// Steal time, in ns, that was left out of the execution.
     pub(super) deducted: u64,
     pub(super) preemptions: u32,
     pub(super) misses: Option<u64>,
 }
 
-/// What a thread does, as far as it is known.
+/// State of a thread, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum State {
     Unknown,
@@ -38,47 +38,48 @@ pub(super) enum State {
     Running,
 }
 
-/// A busy period of a CPU at some rank: the time in which it always has a job of that rank or a smaller one.
+/// A busy period of a CPU at a rank: the time in which the CPU always has a job of that rank or a smaller one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BusyPeriod {
-    /// When it began.
+    /// Time at which the busy period began.
     pub(super) since: Ns,
-    /// What all tasks that can execute in it have loaded into the cache is still there, unless the hypervisor took the CPU after this.
+    /// Earliest beginning of the last jobs of the tasks that can execute in the busy period. What these jobs loaded is still in the cache,
+    /// unless the hypervisor took the CPU after this time.
     pub(super) warm_since: Ns,
 }
 
-/// A task, and what is known of the thread that does its jobs.
+/// A watched task, and what is known of the thread that executes its jobs.
 pub(super) struct Watched {
     pub(super) thread: i32,
     pub(super) jobs: Jobs,
     pub(super) cpu: CpuId,
-    /// Its jobs are delayed by those of no larger rank.
+    /// Rank of the task, whose jobs are delayed by jobs of the same or a smaller rank.
     pub(super) rank: usize,
-    /// The last busy period of its CPU at this rank that is known to have begun; `None` before the first.
+    /// Last busy period of the CPU at this rank that is known to have begun; `None` before the first.
     pub(super) busy: Option<BusyPeriod>,
     pub(super) state: State,
-    /// Since when its time on the CPU has not been added yet.
+    /// Time up to which the thread's time on the CPU has been added to the execution.
     pub(super) running_since: Ns,
     pub(super) woken: Ns,
-    /// When its own CPU was told to wake it.
+    /// Time of the last wake-up of the thread, if it was recorded on the thread's own CPU.
     pub(super) woken_here: Option<Ns>,
     pub(super) awake_since: Ns,
-    /// It left the CPU for what the kernel or a device is to do.
+    /// Whether the thread left the CPU to wait for the kernel or a device.
     pub(super) blocked: bool,
     pub(super) open: Option<Open>,
-    /// The job that is complete while its thread still has the CPU; its misses are known once the thread leaves it.
+    /// A complete job whose thread still has the CPU. The misses of the job are known once the thread leaves the CPU.
     pub(super) held: Option<JobRecord>,
-    /// Counted while it had the CPU that it leaves now.
+    /// Misses of the thread since it got the CPU, which it is about to leave.
     pub(super) missed: Option<u64>,
     pub(super) next: u64,
-    /// When the last job that is complete first had the CPU; 0 before that.
+    /// Time at which the last complete job first had the CPU; 0 before the first job.
     pub(super) begun: Ns,
-    /// When its last job was complete.
+    /// Time at which the last job was complete.
     pub(super) completed: Ns,
 }
 
 impl Watched {
-    /// Jobs are those of `thread`, which runs on `cpu` only; the first is number `next`.
+    /// Creates the state of a task whose jobs `thread` executes on `cpu` only. `next` is the number of the first job.
     pub(super) fn new(thread: i32, jobs: Jobs, (cpu, rank): (CpuId, usize), next: u64) -> Watched {
         Watched {
             thread,
@@ -101,30 +102,30 @@ impl Watched {
         }
     }
 
-    /// Since when its job waits for the CPU, which is idle (`idle`) or another's.
+    /// Returns the time since which the job has been waiting for the CPU; `None` if no job waits. `idle`: whether the CPU is idle.
     pub(super) fn waiting(&self, idle: bool) -> Option<Ns> {
         let open = self.open.filter(|_| self.state == State::Awake && !self.blocked)?;
-        // A CPU that is told to wake it may tell so late, when it comes to it; an idle one whose program sleeps for reasons of its own has
-        // nothing to do.
+        // A busy CPU that is to wake the thread may report the wake-up late, so there the job waits since its line was written. On an idle CPU
+        // the thread may have slept for reasons of its own, so there the job waits since the wake-up.
         let written = self.jobs == Jobs::Line && open.start.is_none() && !idle;
         Some(if written { open.opened } else { self.awake_since })
     }
 }
 
 impl JobTracker {
-    /// The line is read that completes the job of `task`.
+    /// Processes the line by which the program answers, at the time `at`, that the job of `task` is complete.
     pub(super) fn answer(&mut self, task: usize, at: Ns) {
         let Some(Watched { state, open: Some(open), .. }) = &mut self.watched[task] else { return };
         match *state {
-            // Nothing woke it since: the answer was written before it slept.
+            // The thread was not woken since, so the answer was written before the thread slept.
             State::Asleep(since) if open.start.is_some_and(|start| start <= since) => self.complete(task, since),
-            // It had the CPU, as its answer shows; for how long is reported when it leaves.
+            // The answer shows that the thread had the CPU. For how long is reported when the thread leaves the CPU.
             _ if open.start.is_none() => open.answered = Some(at),
             _ => self.complete(task, at),
         }
     }
 
-    /// A job of `task`, released at `release`, begins to be watched.
+    /// Opens a job of `task` at the time `at`. The job was released at `release`.
     pub(super) fn open(&mut self, task: usize, at: Ns, release: Ns) {
         if let Some(answered) = self.watched[task].as_ref().and_then(|watched| watched.open?.answered) {
             self.complete(task, answered);
@@ -135,7 +136,7 @@ impl JobTracker {
             watched.running_since = at;
         }
         let (cpu, rank, waited) = (watched.cpu, watched.rank, release < watched.completed);
-        // Of two jobs in one turn on the CPU neither's misses are known.
+        // If two jobs share an interval on the CPU, the misses of neither are known.
         let apart = watched.held.is_none();
         self.done.extend(watched.held.take().map(unknown));
         watched.open = Some(Open {
@@ -154,7 +155,7 @@ impl JobTracker {
         }
     }
 
-    /// The busy periods on `cpu` begin that the job of this rank, just opened, is the only one of. It was released at `release`.
+    /// Begins the busy periods on `cpu` whose only job is the one of this rank that was just opened. That job was released at `release`.
     fn begin_busy_periods(&mut self, cpu: CpuId, rank: usize, release: Ns) {
         for at in 0..self.watched.len() {
             let delayed = self.watched[at].as_ref().filter(|watched| watched.cpu == cpu && watched.rank >= rank);
@@ -167,27 +168,27 @@ impl JobTracker {
         }
     }
 
-    /// The tasks that have a job on `cpu` which delays jobs of this rank.
+    /// Returns the tasks with a job on `cpu` that delays jobs of this rank.
     fn delaying(&self, cpu: CpuId, rank: usize) -> impl Iterator<Item = &Watched> {
         let delays = move |it: &&Watched| it.cpu == cpu && it.rank <= rank && it.open.is_some();
         self.watched.iter().flatten().filter(delays)
     }
 
-    /// When the last jobs had begun of all tasks that can execute in a busy period at this rank which begins now: those of this rank and above it,
-    /// and those below that have a job, which can block them.
+    /// Returns the earliest beginning of the last jobs of all tasks that can execute in a busy period at this rank that begins now: tasks of
+    /// this rank and above, and tasks below that have a job, which can block the others.
     fn warm_since(&self, cpu: CpuId, rank: usize) -> Ns {
         let executing = |it: &&Watched| it.cpu == cpu && (it.rank <= rank || it.open.is_some());
         self.watched.iter().flatten().filter(executing).map(|watched| watched.begun).min().unwrap_or_default()
     }
 
-    /// The busy period that `cpu` is in at this rank, where that is not the one of a task that was watched before: it began no later than those of
-    /// the tasks that have a job. `None` where none of them has.
+    /// Returns the busy period at this rank that `cpu` is in, for a task that was not watched until now; `None` if no job delays jobs of this
+    /// rank. It began no later than the busy periods of the tasks that have such a job.
     pub(super) fn busy_at(&self, cpu: CpuId, rank: usize) -> Option<BusyPeriod> {
         let since = self.delaying(cpu, rank).filter_map(|watched| Some(watched.busy?.since)).min()?;
         Some(BusyPeriod { since, warm_since: Ns(0) })
     }
 
-    /// The job of `task` is complete.
+    /// Completes the job of `task` at the time `at`.
     pub(super) fn complete(&mut self, task: usize, at: Ns) {
         let Some(watched) = &mut self.watched[task] else { return };
         let Some(mut open) = watched.open.take() else { return };
@@ -205,7 +206,7 @@ impl JobTracker {
             cpu.into_iter().flat_map(move |cpu| cpu.steals.iter().rev().take_while(move |steal| steal.to > at))
         };
         let is_cold = after(busy.warm_since).any(|steal| steal.to <= since);
-        // Of what was taken around the beginning, at most so much was taken since.
+        // Of a steal that began before the busy period, at most this much time was taken within the busy period.
         let taken = |steal: &Steal| steal.time.0.min(steal.to.0 - since.max(steal.from).0);
         let (steal_time, steals) =
             after(since).filter(|steal| steal.from < at).fold((0, 0), |(time, n), steal| (time + taken(steal), n + 1));
@@ -241,7 +242,7 @@ impl JobTracker {
         }
     }
 
-    /// `cpu` makes `thread` runnable.
+    /// Processes the wake-up of `thread`, which was recorded on `cpu`.
     pub(super) fn wake(&mut self, at: Ns, cpu: CpuId, thread: i32) {
         let Some(task) = self.task_of(thread) else { return };
         let Some(watched) = &mut self.watched[task] else { return };
@@ -256,7 +257,7 @@ impl JobTracker {
         }
     }
 
-    /// The thread of `task` leaves its CPU, of which the hypervisor took `steal_time` meanwhile.
+    /// Processes that the thread of `task` leaves its CPU. `steal_time`: the time that the hypervisor took since the thread got the CPU.
     pub(super) fn leave(&mut self, task: usize, at: Ns, reason: SwitchOut, steal_time: Ns) {
         let Some(watched) = &mut self.watched[task] else { return };
         if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {
@@ -273,7 +274,7 @@ impl JobTracker {
         watched.blocked = reason == SwitchOut::Blocked;
         watched.state = match reason {
             SwitchOut::Asleep => State::Asleep(at),
-            // A fault that is served, a device: the job is not over.
+            // The thread waits for a page fault or a device, or was preempted, so the job is not complete.
             SwitchOut::Preempted | SwitchOut::Blocked | SwitchOut::Ended => State::Awake,
         };
         let answered = watched.open.and_then(|open| open.answered);
@@ -283,7 +284,7 @@ impl JobTracker {
     }
 }
 
-/// A job whose misses are not known.
+/// Returns `job` without its misses.
 pub(super) fn unknown(job: JobRecord) -> JobRecord {
     JobRecord { misses: None, ..job }
 }
@@ -301,7 +302,7 @@ mod tests {
     fn a_job_goes_from_waking_to_sleep_and_what_preempts_it_is_not_its_execution() {
         let mut fixture = Fixture::new(Jobs::Wakeup);
         fixture.switch(900, 11, Asleep, 22).switch(950, 22, Asleep, 0);
-        // Woken at 2000, has the CPU from 2010 to 2100, is preempted by 22 until 2150, and goes on to 2200.
+        // 11 is woken at 2000, has the CPU from 2010 to 2100, is preempted by 22 until 2150, and goes on until 2200.
         fixture.wake(2000, 11).switch(2010, 0, Preempted, 11).wake(2095, 22).switch(2100, 11, Preempted, 22);
         fixture.switch(2150, 22, Asleep, 11).switch(2200, 11, Asleep, 0);
         assert_eq!(fixture.jobs(), [(1, 0, 1095, 1100, 1150, 50, 0), (0, 0, 1000, 1010, 1200, 140, 1)]);
@@ -315,11 +316,11 @@ mod tests {
         fixture.wake(2095, 22).fact(2099, missed(11, 5)).switch(2100, 11, Preempted, 22);
         fixture.fact(2149, missed(22, 70)).switch(2150, 22, Asleep, 11);
         fixture.fact(2199, missed(11, 6)).switch(2200, 11, Asleep, 0);
-        // Of the second nothing was counted while it had the CPU first.
+        // The second job has the CPU twice, and nothing is counted the first time.
         fixture.wake(3000, 11).switch(3010, 0, Preempted, 11).switch(3100, 11, Blocked, 0).wake(3110, 11);
         fixture.switch(3120, 0, Preempted, 11).fact(3199, missed(11, 8)).switch(3200, 11, Asleep, 0);
         assert_eq!(fixture.misses(), [(1, 0, Some(70)), (0, 0, Some(11)), (0, 1, None)]);
-        // Where nothing is counted, nothing is waited for.
+        // If nothing is counted, a complete job does not wait for its misses.
         let mut fixture = Fixture::new(Jobs::Marks);
         fixture.switch(900, 11, Asleep, 0);
         fixture
@@ -335,8 +336,8 @@ mod tests {
         let mut fixture = Fixture::of(Jobs::Marks, true);
         let turn = |fixture: &mut Fixture, at: u64, marks: &[Observed]| {
             fixture.wake(at, 11).switch(at + 10, 0, Preempted, 11);
-            for (place, mark) in marks.iter().enumerate() {
-                fixture.fact(at + 20 + place as u64, *mark);
+            for (index, mark) in marks.iter().enumerate() {
+                fixture.fact(at + 20 + index as u64, *mark);
             }
             fixture.fact(at + 99, Observed::Misses(11, 40)).switch(at + 100, 11, Asleep, 0);
         };
@@ -344,12 +345,12 @@ mod tests {
         turn(&mut fixture, 2000, &[Observed::Begins(0), Observed::Ends(0)]);
         turn(&mut fixture, 3000, &[Observed::Begins(0), Observed::Ends(0), Observed::Begins(0)]);
         turn(&mut fixture, 4000, &[Observed::Ends(0), Observed::Begins(0), Observed::Ends(0)]);
-        // It sleeps within the job.
+        // The thread sleeps within the job.
         turn(&mut fixture, 5000, &[Observed::Begins(0)]);
         turn(&mut fixture, 6000, &[Observed::Ends(0)]);
         let expected = [Some(40), None, None, None, Some(80)];
         assert_eq!(fixture.misses(), (0..5).zip(expected).map(|(at, misses)| (0, at, misses)).collect::<Vec<_>>());
-        // Reports end where complete jobs end.
+        // A complete job whose thread still has the CPU is reported without misses when the events end.
         fixture
             .wake(7000, 11)
             .switch(7010, 0, Preempted, 11)
@@ -377,9 +378,9 @@ mod tests {
         let mut fixture = Fixture::new(Jobs::Line);
         fixture.switch(900, 11, Asleep, 0);
         fixture.fact(2000, Observed::Released(0, Ns(2000))).wake(2001, 11).switch(2010, 0, Preempted, 11);
-        // It answers, and sleeps at 2100; the answer is read at 2180.
+        // The program answers and sleeps at 2100; the answer is read at 2180.
         fixture.switch(2100, 11, Asleep, 0).fact(2180, Observed::Answered(0));
-        // Late: due at 3000, released at 3100, and still awake when its answer is read.
+        // The second line is due at 3000 and written at 3100, and the program is still awake when its answer is read.
         fixture.fact(3100, Observed::Released(0, Ns(3000))).wake(3101, 11).switch(3110, 0, Preempted, 11);
         fixture.fact(3200, Observed::Answered(0));
         assert_eq!(fixture.jobs(), [(0, 0, 1000, 1010, 1100, 90, 0), (0, 1, 2000, 2110, 2200, 90, 0)]);
@@ -401,7 +402,8 @@ mod tests {
     fn steal_time_before_its_release_counts_for_a_job_only_where_its_own_priority_was_busy() {
         let mut fixture = Fixture::new(Jobs::Wakeup);
         fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
-        // 22, the lower, has the CPU from 2000 to 102 000, of which 60 000 are withheld; 11 comes after that, preempts, and has no steal time.
+        // 22, of the lower priority, has the CPU from 2000 to 102 000, of which 60 000 are withheld. 11 is woken after that, preempts 22, and
+        // has no steal time.
         fixture.wake(2000, 22).switch(2000, 0, Preempted, 22);
         fixture.event(102_000, EventKind::Runtime { thread: 22, time: Ns(40_000) }).wake(102_000, 11);
         fixture.switch(102_000, 22, Preempted, 11);
@@ -410,7 +412,7 @@ mod tests {
         let mut jobs = Vec::new();
         fixture.0.take(&mut jobs);
         let rows: Vec<_> = jobs.iter().map(|job| (job.task, job.steal_time.0, job.steals)).collect();
-        // Except that what its last job left in the cache may be displaced.
+        // Job 0 has no steal time, but what its predecessor left in the cache may be displaced.
         assert_eq!(rows, [(0, 0, 1), (1, 60_000, 1)]);
     }
 
@@ -418,7 +420,7 @@ mod tests {
     fn a_task_that_is_followed_anew_has_the_steal_time_of_the_busy_period_that_it_comes_into() {
         let mut fixture = Fixture::new(Jobs::Wakeup);
         fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
-        let stolen = |fixture: &mut Fixture, at: u64, thread: i32| {
+        let withhold = |fixture: &mut Fixture, at: u64, thread: i32| {
             fixture.wake(at, thread).switch(at, 0, Preempted, thread);
             fixture.event(at + 100_000, EventKind::Runtime { thread, time: Ns(40_000) });
         };
@@ -427,7 +429,7 @@ mod tests {
             fixture.0.take(&mut jobs);
             jobs.iter().map(|job| (job.task, job.steal_time.0, job.busy.0)).collect::<Vec<_>>()
         };
-        stolen(&mut fixture, 10_000, 22);
+        withhold(&mut fixture, 10_000, 22);
         fixture.switch(110_000, 22, Asleep, 0);
         assert_eq!(steal_times(&mut fixture), [(1, 60_000, 0)]);
         // The steal time of a busy period that is over does not count for the first job of the next one.
@@ -435,8 +437,8 @@ mod tests {
         fixture.switch(111_000, 0, Preempted, 33).switch(112_000, 33, Asleep, 0);
         fixture.wake(200_000, 33).switch(200_000, 0, Preempted, 33).switch(210_000, 33, Asleep, 0);
         assert_eq!(steal_times(&mut fixture), [(1, 0, 0)]);
-        // That of the higher task is, which has a job when it is followed.
-        stolen(&mut fixture, 300_000, 11);
+        // The steal time of the higher task counts, because that task has a job when the other is followed.
+        withhold(&mut fixture, 300_000, 11);
         fixture.0.follow(1, 44, Jobs::Wakeup, CPU, 1);
         fixture.switch(400_000, 11, Preempted, 44).switch(401_000, 44, Asleep, 11).wake(402_000, 44);
         fixture.event(403_000, EventKind::Runtime { thread: 11, time: Ns(2000) }).switch(403_000, 11, Asleep, 44);
@@ -452,7 +454,7 @@ mod tests {
         assert_eq!(fixture.jobs(), []);
         fixture.event(2410, EventKind::Runtime { thread: 11, time: Ns(395) }).switch(2411, 11, Asleep, 0);
         assert_eq!(fixture.jobs(), [(0, 0, 1000, 1010, 1400, 401, 0)]);
-        // Nothing is reported of the second, until the third is released.
+        // No event of the second job is reported until the third is released.
         fixture.fact(3000, Observed::Released(0, Ns(3000))).fact(3100, Observed::Answered(0));
         fixture.fact(4000, Observed::Released(0, Ns(4000)));
         assert_eq!(fixture.jobs(), [(0, 1, 2000, 2100, 2100, 0, 0)]);

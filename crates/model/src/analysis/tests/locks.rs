@@ -80,7 +80,7 @@ fn switches_and_release_interrupts_are_on_top_of_execution() {
 #[test]
 fn a_task_that_holds_a_lock_at_its_end_does_not_push_a_higher_job_into_its_next_window() {
     // t2 holds the lock for its whole job; t1 waits for it and runs afterwards. The interference of the whole window is charged,
-    // so the job that is delayed past the end of t2 is within its window: 8 + 4 n, n = 2 -> 16 <= 2 * 10.
+    // so a job of t1 that is delayed past the end of t2 is still in the window of t2: 8 + 4 n, n = 2 -> 16 <= 2 * 10.
     let mut core = [core_task(4, 10, &[1]), core_task(8, 16, &[2])];
     core[0].holds.insert(0, 1);
     core[1].holds.insert(0, 8);

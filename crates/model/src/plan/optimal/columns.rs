@@ -1,4 +1,4 @@
-//! What is known of columns: lower bounds of all, exact costs of those that were evaluated, and the best plans made of them.
+//! Columns: lower bounds of all, exact costs of those that were evaluated, and the best plans made of them.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use crate::plan::allocate::{Completions, Effort, Groups, Outcome, Rules, TOLERAN
 use crate::plan::{Request, Share};
 use crate::taskset::{Scope, TaskSet};
 
-/// Most pairs of columns that are tried when two cores are planned anew. Where no proof is sought, many short searches find more than a
-/// few long ones.
+/// Most pairs of columns that are tried when two cores are planned anew. If no proof is sought, many short searches find more than a few
+/// long ones.
 const PAIRS: usize = 64;
 
-/// Number of splits whose columns are evaluated at once if it is finding splits that takes long.
+/// Number of splits whose columns are evaluated at once if finding splits is what takes long.
 const ALTERNATIVES: usize = 16;
 
-/// Computes lower bounds of all columns: `[state * (K + 1) + k]`, non-increasing in k.
+/// Returns lower bounds of all columns with K = `partitions`: `[state * (K + 1) + k]`, non-increasing in k.
 pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) -> Vec<f64> {
     let width = partitions as usize + 1;
     let zero = vec![0; kinds.copies.len()];
@@ -30,7 +30,8 @@ pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitio
     let parts: Vec<Vec<(usize, Vec<f64>)>> = chunks
         .into_par_iter()
         .map(|chunk| {
-            // By Eq. 1, and with what is certain to be paid by the analysis chosen: beyond 1, somebody is late.
+            // Two tables: costs by Eq. 1, and the costs that the chosen analysis is certain to charge. If the latter exceed 1, a task
+            // misses its deadline.
             let mut stack: Vec<(usize, Completions, Completions)> = Vec::new();
             let mut rows = Vec::new();
             for (ranks, state) in chunk {
@@ -40,7 +41,7 @@ pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitio
                     let task = set.by_priority()[rank];
                     let none = Completions::none(partitions);
                     let (above, least) = stack.last().map_or((&none, &none), |(_, above, least)| (above, least));
-                    // Nothing can be saved below a set that does not fit.
+                    // A set that does not fit does not fit with further tasks either.
                     let next = |above: &Completions, refills| match above.is_hopeless() {
                         true => above.clone(),
                         false => above.before(set, rules, task, index == 0, refills),
@@ -80,7 +81,7 @@ pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitio
     bounds
 }
 
-/// The columns, with what is known of each.
+/// The columns, each with a lower bound and the best allocation found.
 pub(super) struct Columns<'a> {
     set: &'a TaskSet,
     rules: Rules,
@@ -92,7 +93,7 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Starts with all columns at their lower bounds; only the empty one is known exactly.
+    /// Creates all columns at their lower bounds; only the empty column is known exactly.
     pub(super) fn new(set: &'a TaskSet, rules: Rules, kinds: &'a Kinds, partitions: u32) -> Columns<'a> {
         Columns {
             set,
@@ -107,6 +108,11 @@ impl<'a> Columns<'a> {
 
     pub(super) fn bound(&self, state: usize, k: usize) -> f64 {
         self.bounds[state * self.width + k]
+    }
+
+    /// Returns the largest finite bound.
+    pub(super) fn costliest(&self) -> f64 {
+        self.bounds.iter().copied().filter(|bound| bound.is_finite()).fold(0.0, f64::max)
     }
 
     pub(super) fn is_exact(&self, column: (usize, usize)) -> bool {
@@ -125,8 +131,8 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Searches the columns in parallel, and raises their bounds. `nodes`: turns the nodes that are due for a column into
-    /// those that it gets.
+    /// Searches the columns in parallel, and raises their bounds. `nodes`: returns the nodes for a column, given the nodes that are due
+    /// for it.
     fn search(&mut self, columns: &[(usize, usize)], slack: f64, request: &Request, nodes: impl Fn(u64) -> u64 + Sync) {
         let zero = vec![0; self.kinds.copies.len()];
         let evaluated: Vec<((usize, usize), Outcome)> = columns
@@ -148,7 +154,7 @@ impl<'a> Columns<'a> {
             {
                 self.found.insert(column, found);
             }
-            // Fewer partitions are never better.
+            // The bound also holds with fewer partitions, which are never better.
             for k in 0..=column.1 {
                 let bound = &mut self.bounds[column.0 * self.width + k];
                 *bound = bound.max(outcome.lower);
@@ -156,8 +162,8 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Improves `plan` by planning two cores at a time anew, until that no longer helps. Each time, the tasks and partitions of both cores
-    /// and the unused partitions are divided again in the ways of least bound. `nodes`: most nodes for a column.
+    /// Returns `plan` and its utilization after planning two cores at a time anew until that no longer helps. Each time, the tasks and
+    /// partitions of both cores and the unused partitions are divided again in the ways of least bound. `nodes`: most nodes for a column.
     pub(super) fn improved(
         &mut self,
         plan: &[Share],
@@ -168,7 +174,7 @@ impl<'a> Columns<'a> {
         let mut columns: Vec<(usize, usize)> = plan.iter().map(|share| self.remember(share)).collect();
         columns.resize(cores as usize, (0, 0));
         let pairs: Vec<(usize, usize)> = (0..columns.len()).flat_map(|b| (0..b).map(move |a| (a, b))).collect();
-        // Pairs in turn, until all of them in a row were in vain.
+        // Pairs are tried in turn until a whole round has improved nothing.
         let mut in_vain = 0;
         for &(a, b) in pairs.iter().cycle() {
             if in_vain == pairs.len() || (request.should_stop)() {
@@ -232,7 +238,7 @@ impl<'a> Columns<'a> {
         None
     }
 
-    /// Records the allocation of a core of a plan as one for its column, and returns the column.
+    /// Records the allocation of a core as one for the column of the core, and returns the column.
     fn remember(&mut self, share: &Share) -> (usize, usize) {
         let k = match self.set.platform().scope {
             Scope::Shared => share.partitions() as usize,
@@ -246,7 +252,7 @@ impl<'a> Columns<'a> {
         column
     }
 
-    /// Returns the plan made of these columns, and its utilization; `None` unless all have an allocation.
+    /// Returns the plan made of these columns, and its utilization; `None` if a column has no allocation.
     pub(super) fn plan(&self, columns: &[(usize, usize)]) -> Option<(f64, Vec<Share>)> {
         let mut chosen = Vec::new();
         let mut total = 0.0;
@@ -258,7 +264,8 @@ impl<'a> Columns<'a> {
         Some((total, self.kinds.shares(self.set, &chosen)))
     }
 
-    /// Returns the plan of least total bound with at most `width - 1` partitions, distributed exactly.
+    /// Returns the least total bound of all plans with at most `width - 1` partitions, distributed exactly, and the columns of that plan.
+    /// The bound is infinite if there is no plan.
     pub(super) fn cheapest(&self, cores: u32) -> (f64, Vec<(usize, usize)>) {
         let width = self.width;
         let fewest: Vec<usize> = (0..self.kinds.states)
@@ -343,7 +350,7 @@ impl<'a> Columns<'a> {
         (splits[0].0 - price * (self.width - 1) as f64, splits.iter().map(columns).collect())
     }
 
-    /// Finds the best distribution of the partitions over given sets of tasks, by bound.
+    /// Returns the columns with the partitions distributed so that the total bound is least; `None` if no distribution fits.
     pub(super) fn distribute(&self, columns: &[(usize, usize)]) -> Option<Vec<(usize, usize)>> {
         let width = self.width;
         let mut totals = vec![vec![0.0; width]];

@@ -1,4 +1,5 @@
-//! Kinds of identical tasks, which are counted: the states that the counts make, and how states are split into columns.
+//! Kinds of identical tasks: counts tasks by kind instead of distinguishing them, and splits the resulting states into
+//! columns.
 
 use rayon::prelude::*;
 
@@ -9,7 +10,7 @@ use crate::taskset::{Task, TaskSet, bundles};
 /// Most states for which a bound is computed.
 const STATES_MAX: usize = 1 << 16;
 
-/// Tasks grouped by kind, of which the columns are made.
+/// Tasks grouped by kind. Columns are made of copies of each kind.
 pub(super) struct Kinds {
     /// Copies of each kind, where a copy is a bundle of tasks.
     pub(super) copies: Vec<Vec<Vec<usize>>>,
@@ -59,7 +60,8 @@ impl Kinds {
         self.copies.iter().zip(&self.strides).map(|(kind, stride)| held(kind) * stride).sum()
     }
 
-    /// Returns the tasks of a state, by priority, if it takes the copies from `taken` on.
+    /// Returns the tasks of a state, by priority. `taken`: for each kind, the number of copies that other columns have taken
+    /// already.
     pub(super) fn members(&self, set: &TaskSet, state: usize, taken: &[usize]) -> Vec<usize> {
         let mut members = Vec::new();
         for (kind, count) in self.counts(state).enumerate() {
@@ -69,8 +71,8 @@ impl Kinds {
         members
     }
 
-    /// Calls `visit` with every sub-state of `state` that has at least one copy of its first kind, because one of the cores
-    /// must have it.
+    /// Calls `visit` with every sub-state of `state` that has at least one copy of the first kind in `state`, because one of
+    /// the cores must have such a copy.
     pub(super) fn visit_parts(&self, state: usize, mut visit: impl FnMut(usize)) {
         let counts: Vec<usize> = self.counts(state).collect();
         let Some(first) = counts.iter().position(|&count| count > 0) else { return };
@@ -141,12 +143,12 @@ impl Kinds {
             }
             (total, columns)
         };
-        // Infinite ones stand for no way and have no columns. The first is kept even then, to show that no way exists.
+        // An infinite total stands for no way. The first entry is kept even then, to show that no way exists.
         let ways = firsts.iter().take(count).take_while(|way| way.0 < f64::INFINITY).count().max(1);
         firsts.into_iter().take(ways).map(follow).collect()
     }
 
-    /// Returns the columns with the tasks that they stand for.
+    /// Returns the share of each column: the tasks that the column stands for, and how they use its partitions.
     pub(super) fn shares(&self, set: &TaskSet, columns: &[(usize, Groups)]) -> Vec<Share> {
         let mut taken = vec![0; self.copies.len()];
         let mut shares = Vec::new();

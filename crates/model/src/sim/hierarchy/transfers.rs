@@ -15,8 +15,8 @@ struct Context {
 }
 
 impl Context {
-    /// Returns the context in which a displaced line moves down: it makes room on behalf of the task that owns it, not of the
-    /// one that displaced it.
+    /// Returns the context in which a displaced line moves down. It makes room on behalf of the task that owns the line, not
+    /// of the task that displaced it.
     fn owner(slot: Slot) -> Context {
         Context { task: slot.owner, write_through: false }
     }
@@ -150,7 +150,7 @@ impl Hierarchy {
         let found = cache.find(set, line);
         if let Some(watch) = watch {
             let missing = touched & !found.map_or(0, |way| cache.slot(set, way).valid);
-            // What a victim cache is given it does not miss.
+            // A line that is handed to a victim cache does not count as a miss.
             let exclusive = cache.level.inclusion == Inclusion::Exclusive;
             watch.access(context.task, line, if exclusive { Touch::Given } else { Touch::Write }, missing);
         }
@@ -262,7 +262,7 @@ impl Hierarchy {
                 self.invalidate(above, slot.line << shift, bytes, context);
             }
         }
-        // What was dirty above has just arrived here.
+        // Dirty data of the levels above have just been written to this line.
         let below = self.caches[id].below;
         let slot = self.give_up(id, set, way, context);
         if slot.dirty == 0

@@ -80,7 +80,7 @@ struct Actor {
     outcome: TaskOutcome,
 }
 
-/// The order in which the tasks of a CPU run.
+/// An entry of a CPU's run queue.
 enum Queued {
     Begins(usize),
     GoesOn(Job),
@@ -92,7 +92,7 @@ struct Cpu {
     /// The running job, on top of the jobs that it preempted.
     stack: Vec<Job>,
     queue: VecDeque<Queued>,
-    /// The task whose time slice it is, and the begin of the slice.
+    /// The task of the current time slice, which began at `slice_began`.
     slice_of: Option<usize>,
     slice_began: u64,
 }
@@ -102,7 +102,7 @@ struct Simulation<'a> {
     hierarchy: Hierarchy,
     page_bytes: Bytes,
     color_count: u16,
-    /// Number of frames that belong to each task.
+    /// Number of frames in each task's region of the physical address space.
     region_frames: u64,
     cpus: Vec<Cpu>,
     actors: Vec<Actor>,
@@ -113,7 +113,8 @@ struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
-    /// Returns the CPU that goes next: of those with something to do, the one whose clock is lowest.
+    /// Returns the CPU that goes next: of the CPUs with something to do, the one whose clock is lowest; `None` if no CPU has
+    /// anything to do.
     fn next_cpu(&self) -> Option<usize> {
         let time = |(number, cpu): (usize, &Cpu)| {
             let idle = cpu.stack.is_empty() && cpu.queue.is_empty();
@@ -127,7 +128,7 @@ impl Simulation<'_> {
         here.filter_map(Releases::next).min()
     }
 
-    /// Performs one access on a CPU, or ends its job.
+    /// Performs one access on a CPU, or ends the running job if it has no access left.
     fn step(&mut self, number: usize, open: &mut Open<'_>) -> Result<(), ScenarioError> {
         let cpu = &mut self.cpus[number];
         if cpu.stack.is_empty() && cpu.queue.is_empty() {
@@ -206,7 +207,8 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Releases a task on its CPU, unless a job of it is still running there.
+    /// Releases a task `times` times on its CPU. The first release starts a job, unless a job of the task is still running
+    /// there. All other releases are counted as lost.
     fn release(&mut self, task: usize, times: u64, open: &mut Open<'_>) -> Result<(), ScenarioError> {
         if times == 0 {
             return Ok(());
@@ -254,7 +256,7 @@ impl Simulation<'_> {
         }
         let actor = &mut self.actors[task];
         actor.outcome.jobs += 1;
-        // What was to come while it ran is lost.
+        // Releases that came while the job ran are lost.
         for releases in self.releases.iter_mut().filter(|releases| releases.by == task && releases.of.is_none()) {
             actor.outcome.releases_lost += releases.passed(cpu.clock);
         }
@@ -264,7 +266,7 @@ impl Simulation<'_> {
         if actor.background && self.scenario.slice_cycles.is_none() {
             cpu.queue.push_back(Queued::Begins(task));
         } else if actor.background {
-            // Its time slice ends when its time is over.
+            // The next job of the task continues in the same time slice.
             cpu.queue.push_front(Queued::Begins(task));
         } else {
             actor.jobs_left -= 1;

@@ -27,25 +27,25 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
     let root = parse(text)?;
     let file = Fields::of(String::new(), &root)?;
     let mut allocation: Allocation = Vec::new();
-    let mut places: Vec<Option<u32>> = vec![None; set.tasks().len()];
+    let mut cpu_of: Vec<Option<u32>> = vec![None; set.tasks().len()];
     let mut owners: Vec<Option<u32>> = vec![None; set.platform().partitions as usize];
     let by_name: HashMap<&str, usize> =
         set.tasks().iter().enumerate().map(|(index, task)| (task.name.as_str(), index)).collect();
-    for (index, placed) in file.list("cores", "a list of cores with cpu and tasks")?.iter().enumerate() {
-        let core = Fields::of(format!("cores[{index}]"), placed)?;
+    for (index, spanned) in file.list("cores", "a list of cores with cpu and tasks")?.iter().enumerate() {
+        let core = Fields::of(format!("cores[{index}]"), spanned)?;
         let cpu = core.small("cpu")?.unwrap_or(u32::try_from(index).unwrap_or(u32::MAX));
         if allocation.iter().any(|(other, _)| *other == cpu) {
             return Err(wrong(core.at, core.named("cpu"), format!("CPU {cpu} is there already")));
         }
         let mut members = Vec::new();
-        for (index, placed) in core.list("tasks", "a list of tasks with name and partitions")?.iter().enumerate() {
-            let member = Fields::of(format!("{}.tasks[{index}]", core.place), placed)?;
+        for (index, spanned) in core.list("tasks", "a list of tasks with name and partitions")?.iter().enumerate() {
+            let member = Fields::of(format!("{}.tasks[{index}]", core.path), spanned)?;
             member.require("name", "the name of a task of the set")?;
             let name = member.text("name")?.unwrap_or_default();
             let Some(&task) = by_name.get(name.as_str()) else {
                 return Err(wrong(member.at, member.named("name"), format!("`{name}` is not a task of the set")));
             };
-            if let Some(other) = places[task].replace(cpu) {
+            if let Some(other) = cpu_of[task].replace(cpu) {
                 return Err(wrong(member.at, member.named("name"), format!("`{name}` is on CPU {other} already")));
             }
             let partitions = partitions(&member, "partitions", set)?;
@@ -75,7 +75,7 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
         }
         allocation.push((cpu, members));
     }
-    let on_different_cpus = |a: usize, b: usize| places[a].is_some() && places[b].is_some() && places[a] != places[b];
+    let on_different_cpus = |a: usize, b: usize| cpu_of[a].is_some() && cpu_of[b].is_some() && cpu_of[a] != cpu_of[b];
     if let Some((lock, first, second)) = shared_lock_where(set.tasks(), on_different_cpus) {
         let name = |task: usize| &set.tasks()[task].name;
         let problem = format!(
@@ -85,7 +85,7 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
         );
         return Err(wrong(file.at, "cores", problem));
     }
-    let left_out = set.tasks().iter().zip(&places).filter(|(_, place)| place.is_none());
+    let left_out = set.tasks().iter().zip(&cpu_of).filter(|(_, cpu)| cpu.is_none());
     let warnings = left_out.map(|(task, _)| format!("{} is on no core", task.name)).collect();
     Ok((allocation, warnings))
 }
@@ -93,13 +93,13 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
 fn partitions(member: &Fields, name: &str, set: &TaskSet) -> Result<PartitionSet, ReadError> {
     let most = set.platform().partitions;
     let mut partitions = PartitionSet::default();
-    for (index, placed) in member.list(name, "numbers of partitions, from 1")?.iter().enumerate() {
-        let place = format!("{}[{index}]", member.named(name));
-        let partition = number(placed, &place)?;
+    for (index, spanned) in member.list(name, "numbers of partitions, from 1")?.iter().enumerate() {
+        let path = format!("{}[{index}]", member.named(name));
+        let partition = number(spanned, &path)?;
         if partition == 0 || partition > u64::from(most) {
             return Err(wrong(
-                placed.at,
-                place,
+                spanned.at,
+                path,
                 format!("{partition} is not a partition: they are numbered 1 to {most}"),
             ));
         }
@@ -149,6 +149,21 @@ mod tests {
             allocation(&text, &set).unwrap_err().to_string()
         };
         assert!(on(1).contains("cores: `a` and `b` share the lock `bus` and are on different CPUs"), "{}", on(1));
+    }
+
+    #[test]
+    fn tasks_that_share_a_lock_are_refused_on_different_cpus_also_if_another_one_is_on_no_core() {
+        let task = |name: &str| {
+            format!(r#"{{"name":"{name}","period_ns":1000,"wcet_ns":[10],"locks":[{{"name":"bus","longest_ns":1}}]}}"#)
+        };
+        let tasks = ["a", "b", "c"].map(task).join(",");
+        let set = read(&format!("{}[{tasks}]}}", &FILE[..FILE.find("[").unwrap()])).unwrap();
+        let core = |cpu: u32, name: &str| {
+            format!(r#"{{"cpu":{cpu},"tasks":[{{"name":"{name}","partitions":[{}]}}]}}"#, cpu + 1)
+        };
+        let text = format!(r#"{{"cores":[{},{}]}}"#, core(0, "b"), core(1, "c"));
+        let refused = allocation(&text, &set).unwrap_err().to_string();
+        assert!(refused.contains("`b` and `c` share the lock `bus` and are on different CPUs"), "{refused}");
     }
 
     #[test]

@@ -1,84 +1,84 @@
-//! Fields of a table, each read as what it must be, and the names of all that a set and a task may have.
+//! Reads the fields of a table by type, and lists the names of all fields that a set and a task may have.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use super::values::{Placed, Spot, Value};
+use super::values::{Spanned, Spot, Value};
 use super::{Invalid, ReadError};
 use crate::taskset::Others;
 use crate::units::{Bytes, Ns, ParseError};
 
-/// A table being read: knows where it is, and which of its fields nobody asked for.
+/// A table being read, with its location and the fields that were read so far.
 pub(in crate::taskset) struct Fields<'a> {
-    pub(super) place: String,
+    pub(super) path: String,
     pub(super) at: Spot,
-    fields: &'a [(String, Placed)],
-    /// Indices of the fields that were asked for.
+    fields: &'a [(String, Spanned)],
+    /// Indices of the fields that were read.
     asked: RefCell<BTreeSet<usize>>,
 }
 
 impl<'a> Fields<'a> {
-    pub(in crate::taskset) fn of(place: String, placed: &'a Placed) -> Result<Self, ReadError> {
-        match &placed.value {
-            Value::Table(fields) => Ok(Self { place, at: placed.at, fields, asked: RefCell::default() }),
-            other => Err(wrong(placed.at, place, format!("must be a table of named fields, this is {}", other.kind()))),
+    pub(in crate::taskset) fn of(path: String, spanned: &'a Spanned) -> Result<Self, ReadError> {
+        match &spanned.value {
+            Value::Table(fields) => Ok(Self { path, at: spanned.at, fields, asked: RefCell::default() }),
+            other => Err(wrong(spanned.at, path, format!("must be a table of named fields, this is {}", other.kind()))),
         }
     }
 
     pub(in crate::taskset) fn named(&self, name: &str) -> String {
-        if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    pub(in crate::taskset) fn get(&self, name: &str) -> Option<&'a Placed> {
+    pub(in crate::taskset) fn get(&self, name: &str) -> Option<&'a Spanned> {
         let index = self.fields.iter().position(|(field, _)| field == name)?;
         self.asked.borrow_mut().insert(index);
         Some(&self.fields[index].1)
     }
 
-    /// The fields that are known by one of these names and that nobody asked for.
+    /// Returns the fields that have one of the known names and were not read.
     pub(in crate::taskset) fn others(&self, known: &[&str]) -> Others {
         let asked = self.asked.borrow();
         let fields = self.fields.iter().enumerate();
         let others = fields.filter(|(index, (name, _))| !asked.contains(index) && known.contains(&name.as_str()));
-        others.map(|(_, (name, placed))| (name.clone(), placed.value.to_json())).collect()
+        others.map(|(_, (name, spanned))| (name.clone(), spanned.value.to_json())).collect()
     }
 
     pub(in crate::taskset) fn missing(&self, name: &str, hint: &str) -> ReadError {
         wrong(self.at, self.named(name), format!("is missing\n  hint: {hint}"))
     }
 
-    pub(in crate::taskset) fn require(&self, name: &str, hint: &str) -> Result<&'a Placed, ReadError> {
+    pub(in crate::taskset) fn require(&self, name: &str, hint: &str) -> Result<&'a Spanned, ReadError> {
         self.get(name).ok_or_else(|| self.missing(name, hint))
     }
 
     pub(in crate::taskset) fn number(&self, name: &str) -> Result<Option<u64>, ReadError> {
-        self.get(name).map(|placed| number(placed, &self.named(name))).transpose()
+        self.get(name).map(|spanned| number(spanned, &self.named(name))).transpose()
     }
 
     pub(in crate::taskset) fn small(&self, name: &str) -> Result<Option<u32>, ReadError> {
-        let Some(placed) = self.get(name) else { return Ok(None) };
-        let value = number(placed, &self.named(name))?;
+        let Some(spanned) = self.get(name) else { return Ok(None) };
+        let value = number(spanned, &self.named(name))?;
         let small = u32::try_from(value);
-        Ok(Some(small.map_err(|_| wrong(placed.at, self.named(name), format!("{value} is too large")))?))
+        Ok(Some(small.map_err(|_| wrong(spanned.at, self.named(name), format!("{value} is too large")))?))
     }
 
     pub(in crate::taskset) fn flag(&self, name: &str) -> Result<bool, ReadError> {
         match self.get(name) {
             None => Ok(false),
-            Some(Placed { value: Value::Flag(flag), .. }) => Ok(*flag),
+            Some(Spanned { value: Value::Flag(flag), .. }) => Ok(*flag),
             Some(other) => {
                 Err(wrong(other.at, self.named(name), format!("must be true or false, this is {}", other.value.kind())))
             }
         }
     }
 
-    /// One of several words; the first if the field is missing.
+    /// Reads a field whose text must be one of several words, and returns the choice; the first choice if the field is missing.
     pub(in crate::taskset) fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, ReadError> {
         let Some(given) = self.text(name)? else { return Ok(choices[0].1) };
         let known = choices.iter().find(|(word, _)| *word == given).map(|(_, choice)| *choice);
         known.ok_or_else(|| {
-            let at = self.get(name).map_or(self.at, |placed| placed.at);
+            let at = self.get(name).map_or(self.at, |spanned| spanned.at);
             let words: Vec<String> = choices.iter().map(|(word, _)| format!("`{word}`")).collect();
             wrong(at, self.named(name), format!("`{given}` is not one of {}", words.join(", ")))
         })
@@ -87,34 +87,35 @@ impl<'a> Fields<'a> {
     pub(in crate::taskset) fn text(&self, name: &str) -> Result<Option<String>, ReadError> {
         match self.get(name) {
             None => Ok(None),
-            Some(Placed { value: Value::Text(text), .. }) => Ok(Some(text.clone())),
+            Some(Spanned { value: Value::Text(text), .. }) => Ok(Some(text.clone())),
             Some(other) => {
                 Err(wrong(other.at, self.named(name), format!("must be a text, this is {}", other.value.kind())))
             }
         }
     }
 
-    pub(in crate::taskset) fn list(&self, name: &str, hint: &str) -> Result<&'a [Placed], ReadError> {
-        let placed = self.require(name, hint)?;
-        match &placed.value {
+    pub(in crate::taskset) fn list(&self, name: &str, hint: &str) -> Result<&'a [Spanned], ReadError> {
+        let spanned = self.require(name, hint)?;
+        match &spanned.value {
             Value::List(items) => Ok(items),
-            other => Err(wrong(placed.at, self.named(name), format!("must be a list, this is {}", other.kind()))),
+            other => Err(wrong(spanned.at, self.named(name), format!("must be a list, this is {}", other.kind()))),
         }
     }
 
-    /// A text in the syntax of the command line.
+    /// Reads a text in the syntax of the command line; `None` if the field is missing.
     pub(in crate::taskset) fn parsed<T: FromStr<Err = ParseError>>(&self, name: &str) -> Result<Option<T>, ReadError> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         let parsed = text.parse().map_err(|error: ParseError| self.wrong(name, error.to_string()));
         parsed.map(Some)
     }
 
-    /// What is wrong with the value of a field.
+    /// Returns an error at the location of a field, or of the table if the field is missing.
     pub(in crate::taskset) fn wrong(&self, name: &str, problem: impl Into<String>) -> ReadError {
-        wrong(self.get(name).map_or(self.at, |placed| placed.at), self.named(name), problem)
+        wrong(self.get(name).map_or(self.at, |spanned| spanned.at), self.named(name), problem)
     }
 
-    /// The one of several spellings of a fact that is used.
+    /// Returns the value under the one spelling that the file uses; `None` if it uses none. Two spellings of a field are an
+    /// error.
     fn spelled<T>(&self, spellings: &[(&str, Option<T>)]) -> Result<Option<T>, ReadError>
     where
         T: Copy,
@@ -127,13 +128,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A time: `period = "200us"` or `period_ns = 200_000`.
+    /// Reads a time, such as `period = "200us"` or `period_ns = 200_000`; `None` if the field is missing.
     pub(in crate::taskset) fn time(&self, name: &str) -> Result<Option<Ns>, ReadError> {
         let whole = format!("{name}_ns");
         self.spelled(&[(name, self.parsed(name)?), (&whole, self.number(&whole)?.map(Ns))])
     }
 
-    /// Memory: `memory = "64K"`, `memory_mib = 2` or `memory_bytes = 65_536`.
+    /// Reads a memory size, such as `memory = "64K"`, `memory_mib = 2` or `memory_bytes = 65_536`; `None` if the field is
+    /// missing.
     pub(in crate::taskset) fn memory(&self) -> Result<Option<Bytes>, ReadError> {
         let mib = self.number("memory_mib")?.map(|mib| {
             let bytes = mib.checked_mul(1 << 20).map(Bytes);
@@ -147,20 +149,20 @@ impl<'a> Fields<'a> {
     }
 
     pub(in crate::taskset) fn warn_about_others(&self, known: &[&str], warnings: &mut Vec<String>) {
-        for (name, placed) in self.fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
-            warnings.push(format!("{}: {} is not a field known here; it is ignored", placed.at, self.named(name)));
+        for (name, spanned) in self.fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+            warnings.push(format!("{}: {} is not a field known here; it is ignored", spanned.at, self.named(name)));
         }
     }
 }
 
-pub(in crate::taskset) fn wrong(at: Spot, place: impl Into<String>, problem: impl Into<String>) -> ReadError {
-    ReadError::Field { at, what: Invalid { place: place.into(), problem: problem.into() } }
+pub(in crate::taskset) fn wrong(at: Spot, path: impl Into<String>, problem: impl Into<String>) -> ReadError {
+    ReadError::Field { at, what: Invalid { field: path.into(), problem: problem.into() } }
 }
 
-/// A whole number from 0; everything else is named for what it is.
-pub(in crate::taskset) fn number(placed: &Placed, place: &str) -> Result<u64, ReadError> {
-    let fail = |problem: String| Err(wrong(placed.at, place, problem));
-    match &placed.value {
+/// Reads a whole number from 0. The error for another value says what the value is.
+pub(in crate::taskset) fn number(spanned: &Spanned, path: &str) -> Result<u64, ReadError> {
+    let fail = |problem: String| Err(wrong(spanned.at, path, problem));
+    match &spanned.value {
         Value::Number(text) => match text.parse() {
             Ok(number) => Ok(number),
             Err(_) if text.starts_with('-') => fail(format!("{text} is negative")),
@@ -171,7 +173,7 @@ pub(in crate::taskset) fn number(placed: &Placed, place: &str) -> Result<u64, Re
     }
 }
 
-/// What a set can say of itself, to be planned or to be run.
+/// Fields that a set can have, for planning or for running.
 pub(in crate::taskset) const SET_FIELDS: &[&str] = &[
     "comment",
     "schema",
@@ -193,7 +195,10 @@ pub(in crate::taskset) const SET_FIELDS: &[&str] = &[
     "release_interrupt_ns",
     "preemption_ns",
     "costs",
+    "supply",
     "lock_protocol",
+    "replacement",
+    "replacement_test",
     "cache",
     "page_bytes",
     "memory_rule",
@@ -204,7 +209,7 @@ pub(in crate::taskset) const SET_FIELDS: &[&str] = &[
     "tasks",
 ];
 
-/// What a set can say of a task, to be planned or to be run.
+/// Fields that a task can have, for planning or for running.
 pub(in crate::taskset) const TASK_FIELDS: &[&str] = &[
     "comment",
     "measured",

@@ -1,8 +1,8 @@
-//! A JSON or TOML file as values that know where they are.
+//! Parses a JSON or TOML file into values with their locations.
 
 use super::ReadError;
 
-/// A place in a file, both counted from 1.
+/// A location in a file. Lines and columns are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
     /// Line.
@@ -21,17 +21,17 @@ impl std::fmt::Display for Spot {
     }
 }
 
-/// A value and where it begins.
+/// A value, and the location at which it begins.
 #[derive(Debug)]
-pub(in crate::taskset) struct Placed {
+pub(in crate::taskset) struct Spanned {
     pub(in crate::taskset) at: Spot,
     pub(in crate::taskset) value: Value,
 }
 
 #[derive(Debug)]
 pub(in crate::taskset) enum Value {
-    Table(Vec<(String, Placed)>),
-    List(Vec<Placed>),
+    Table(Vec<(String, Spanned)>),
+    List(Vec<Spanned>),
     Number(String),
     Text(String),
     Flag(bool),
@@ -50,12 +50,12 @@ impl Value {
         }
     }
 
-    /// The same value, without where it is.
+    /// Returns the value as JSON, without locations.
     pub(super) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Table(fields) => fields.iter().map(|(name, field)| (name.clone(), field.value.to_json())).collect(),
             Self::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
-            // A number that JSON does not know is kept as the text that it is, and refused by whoever reads it.
+            // A number that is not valid in JSON becomes a text, which the reader of the JSON then refuses.
             Self::Number(text) => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
             Self::Text(text) => text.as_str().into(),
             Self::Flag(flag) => (*flag).into(),
@@ -64,10 +64,10 @@ impl Value {
     }
 }
 
-pub(in crate::taskset) fn parse(text: &str) -> Result<Placed, ReadError> {
+pub(in crate::taskset) fn parse(text: &str) -> Result<Spanned, ReadError> {
     let lines = Lines::of(text);
     if text.trim_start().starts_with(['{', '[']) {
-        // serde_json decides what JSON is, and limits its depth; the other parser knows where things are.
+        // serde_json checks the syntax and limits the depth; jsonc_parser gives the locations.
         if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
             return Err(ReadError::Syntax {
                 at: Spot { line: error.line().max(1), column: error.column().max(1) },
@@ -86,11 +86,11 @@ pub(in crate::taskset) fn parse(text: &str) -> Result<Placed, ReadError> {
             problem: error.message().to_owned(),
             format: "TOML",
         })?;
-        Ok(Placed { at: Spot::BEGIN, value: Value::Table(from_table(root.get_ref(), &lines)) })
+        Ok(Spanned { at: Spot::BEGIN, value: Value::Table(from_table(root.get_ref(), &lines)) })
     }
 }
 
-fn from_json(value: &jsonc_parser::ast::Value, lines: &Lines) -> Placed {
+fn from_json(value: &jsonc_parser::ast::Value, lines: &Lines) -> Spanned {
     use jsonc_parser::ast::Value as Json;
     use jsonc_parser::common::Ranged;
     let at = lines.spot(value.range().start);
@@ -104,14 +104,14 @@ fn from_json(value: &jsonc_parser::ast::Value, lines: &Lines) -> Placed {
         Json::BooleanLit(flag) => Value::Flag(flag.value),
         Json::NullKeyword(_) => Value::Other,
     };
-    Placed { at, value }
+    Spanned { at, value }
 }
 
-fn from_table(table: &toml::de::DeTable, lines: &Lines) -> Vec<(String, Placed)> {
+fn from_table(table: &toml::de::DeTable, lines: &Lines) -> Vec<(String, Spanned)> {
     table.iter().map(|(name, value)| (name.get_ref().to_string(), from_toml(value, lines))).collect()
 }
 
-fn from_toml(value: &toml::Spanned<toml::de::DeValue>, lines: &Lines) -> Placed {
+fn from_toml(value: &toml::Spanned<toml::de::DeValue>, lines: &Lines) -> Spanned {
     use toml::de::DeValue as Toml;
     let at = lines.spot(value.span().start);
     let value = match value.get_ref() {
@@ -128,10 +128,10 @@ fn from_toml(value: &toml::Spanned<toml::de::DeValue>, lines: &Lines) -> Placed 
         Toml::Boolean(flag) => Value::Flag(*flag),
         Toml::Datetime(_) => Value::Other,
     };
-    Placed { at, value }
+    Spanned { at, value }
 }
 
-/// Finds lines by binary search: a file has many values.
+/// Offsets of the line ends of a file. Lines are found by binary search, because a file has many values.
 struct Lines(Vec<usize>);
 
 impl Lines {

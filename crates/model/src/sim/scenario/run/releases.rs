@@ -1,4 +1,4 @@
-//! Releases of the tasks that preempt: after so many accesses of another task, or by the clock of their CPU.
+//! Releases of preempting tasks, after given numbers of accesses of another task or at given times of their CPU's clock.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ impl Releases {
         self.at.front().copied().into_iter().chain(regular).min()
     }
 
-    /// Returns how many releases have come since the last call, now that the count or clock stands at `now`.
+    /// Returns how many releases have passed since the last call, up to the count or clock `now`.
     pub(super) fn passed(&mut self, now: u64) -> u64 {
         let listed = self.at.iter().take_while(|at| **at <= now).count();
         self.at.drain(..listed);
@@ -31,7 +31,7 @@ impl Releases {
 }
 
 impl Scenario {
-    /// Returns the releases of every task, as the preemptions of the scenario say.
+    /// Returns the releases that the scenario's preemptions define, one element for each preemption.
     pub(super) fn releases(&self) -> Result<Vec<Releases>, ScenarioError> {
         let setting = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         let mut all = Vec::new();

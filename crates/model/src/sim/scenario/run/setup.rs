@@ -28,7 +28,7 @@ impl<'a> Simulation<'a> {
         let memory_frames = memory.map(|memory| memory.0 / page_bytes.0);
         let caches: Vec<CacheId> = hierarchy.caches().map(|(id, _)| id).collect();
         caches.into_iter().for_each(|id| hierarchy.watch(id, page_bytes));
-        // Whole rows of colors, so that every frame keeps its color.
+        // The region of a task consists of whole rows of colors, so that every frame keeps its color.
         let rows = ADDRESSES / page_bytes.0 / scenario.tasks.len() as u64 / u64::from(color_count);
         let region_frames = rows * u64::from(color_count);
         let mut actors = Vec::new();
@@ -99,10 +99,10 @@ impl Scenario {
         Ok(through)
     }
 
-    /// Returns the CPUs, each with the tasks that begin on it.
+    /// Returns the CPUs, each with a queue of the tasks that begin on it.
     fn queues(&self, cpu_count: u32) -> Vec<Cpu> {
         let mut cpus: Vec<Cpu> = (0..cpu_count).map(|_| Cpu::default()).collect();
-        // The background begins when nothing else is there to begin.
+        // Background tasks are queued behind all foreground tasks.
         for background in [false, true] {
             for (number, task) in self.tasks.iter().enumerate() {
                 if task.jobs > 0 && task.background == background {
@@ -115,7 +115,7 @@ impl Scenario {
 }
 
 impl Task {
-    /// Limits the task with this number to its ways of each cache.
+    /// Limits the task, which has this number, to the ways that it was granted in each cache.
     fn limit_ways(&self, number: u16, hierarchy: &mut Hierarchy) -> Result<(), ScenarioError> {
         for (level, ways) in &self.ways {
             let found = hierarchy.caches_named(level);

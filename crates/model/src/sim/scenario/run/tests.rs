@@ -23,7 +23,8 @@ const SMALL: &str = "levels = ['256:2:32:lru:wb:wa']\npage = '128'\n";
 
 #[test]
 fn a_preemption_after_given_accesses_costs_the_refills_it_caused() {
-    // Two passes over 4 lines of a cache that holds 8; preempted after 4 accesses by a task that fills all of it.
+    // Control makes two passes over 4 lines of a cache that holds 8. After 4 accesses, a task preempts it that fills the whole
+    // cache.
     let outcome = outcome(
         &format!(
             "{SMALL}
@@ -48,7 +49,7 @@ fn a_preemption_after_given_accesses_costs_the_refills_it_caused() {
     let causes = control.levels[0].tally.causes;
     assert_eq!((causes.cold, causes.extrinsic, causes.capacity, causes.conflict), (4, 4, 0, 0));
     assert_eq!(control.levels[0].tally.lost, 4);
-    // Control's 4 lines leave for the flooder's, then 4 of the flooder's, all dirty, for control's.
+    // The flooder's lines evict control's 4 lines. Then control's lines evict 4 of the flooder's lines, which are all dirty.
     let cache = &outcome.caches[0];
     assert_eq!(cache.interference.evictions, [[0, 4], [4, 0]]);
     assert_eq!(cache.interference.extrinsic_by, [[0, 0], [4, 0]]);
@@ -81,10 +82,10 @@ fn preemptions_by_the_clock_come_when_it_has_passed_them_and_are_lost_while_a_jo
     // b runs from 20 to 30, so 25 is lost; a's last access ends at 120.
     let outcome = run("at_cycles = [20, 25, 50]");
     assert_eq!((outcome.tasks[1].jobs, outcome.tasks[1].releases_lost, outcome.cpu_cycles[0]), (2, 1, 120));
-    // Every 17 cycles b takes 10 of them, so a gets 7: after its first 17, 83 more accesses in 12 pieces.
+    // Of every 17 cycles, b takes 10 and leaves 7 to a. After its first 17 accesses, a makes the other 83 in 12 pieces.
     let outcome = run("every_cycles = 17");
     assert_eq!((outcome.tasks[1].jobs, outcome.tasks[1].releases_lost), (12, 0));
-    // Released in every cycle, b comes after each access of a, the last one included.
+    // Released in every cycle, b runs after each access of a, including the last one.
     let outcome = run("every_cycles = 1");
     assert_eq!((outcome.tasks[0].jobs, outcome.tasks[1].jobs), (1, 100));
 }
@@ -111,7 +112,7 @@ fn tasks_take_turns_and_the_cpu_that_is_behind_goes_next() {
         &[],
     )
     .unwrap();
-    // Each of a and b misses once, 100 cycles; 29 hits.
+    // Each of a and b has one miss, which takes 100 cycles, and 29 hits.
     assert_eq!((outcome.tasks[0].cycles, outcome.tasks[1].cycles), (129, 129));
     // The other CPU kept up: a first access of 100 cycles, then as many hits as fit into 258 cycles.
     assert_eq!(outcome.cpu_cycles[0], 258);
@@ -138,14 +139,14 @@ fn a_turn_lasts_for_its_time_however_short_the_jobs_are() {
     )
     .unwrap();
     let [short, other] = &outcome.tasks[..] else { panic!("{outcome:?}") };
-    // Both want the same line. Of short's turns the first access of each misses, for 10 cycles, and 90 hit: 91, 91, 18. In between other
-    // has two turns of 91 accesses.
+    // The lines of both tasks compete for one way. In each time slice of `short`, the first access misses and takes 10 cycles;
+    // the next 90 accesses hit. So its slices have 91, 91 and 18 accesses. In between, `other` has two slices of 91 accesses.
     assert_eq!((short.accesses, short.cycles, other.accesses), (200, 227, 182));
 }
 
 #[test]
 fn a_single_writer_keeps_dirty_lines_of_others_out_of_its_colors() {
-    // 8 colors; the other task writes in all of them.
+    // There are 8 colors, and the other task writes in all of them.
     let run = |single_writer: bool| {
         outcome(
             &format!(
@@ -260,8 +261,9 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Tasks with disjoint colors, ways or both never evict each other at the partitioned level [Kim2013]: on the i7-2600 and on
-    /// random two-level machines, on one CPU or two, with preemptions. If they share everything, they do.
+    /// Tasks with disjoint colors, ways or both never evict each other at the partitioned level [Kim2013]. This is tested on
+    /// the i7-2600 and on random two-level machines, on one CPU or two, with preemptions. If the tasks share everything on the
+    /// i7-2600, they do evict each other.
     #[test]
     fn tasks_in_partitions_of_their_own_never_evict_each_other(
         i7: bool,
@@ -331,7 +333,7 @@ proptest! {
         } else if i7 {
             prop_assert!(cache.interference.between_tasks() > 0, "{}", text);
         }
-        // The tallies by task and color are the counts of the cache.
+        // The tallies by task and color add up to the counts of the cache.
         let counts = outcome.levels.iter().find(|counts| counts.name == level).unwrap().counts;
         let mut sum = Tally::default();
         (0..2).for_each(|task| sum += cache.interference.of_task(task));
