@@ -11,6 +11,7 @@ use super::memory::page_bytes;
 
 /// Commands of bpf(2).
 const MAP_CREATE: libc::c_int = 0;
+const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
 const MAP_DELETE_ELEM: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
@@ -132,6 +133,19 @@ impl Map {
         };
         // SAFETY: keys and values of these maps have 4 bytes, as `key` and `value`, which live until the call returns.
         unsafe { bpf(MAP_UPDATE_ELEM, &attributes) }.map(drop)
+    }
+
+    /// Returns the value of `key`. Fails with ENOENT if the map does not have it.
+    pub fn get(&self, key: u32) -> io::Result<u32> {
+        let mut value = 0;
+        let attributes = ElementAttributes {
+            map: self.0.as_raw_fd() as u32,
+            key: std::ptr::from_ref(&key) as u64,
+            value: std::ptr::from_mut::<u32>(&mut value) as u64,
+            ..ElementAttributes::default()
+        };
+        // SAFETY: keys and values of these maps have 4 bytes, as `key` and `value`, which live until the call returns.
+        unsafe { bpf(MAP_LOOKUP_ELEM, &attributes) }.map(|_| value)
     }
 
     /// Removes `key` if the map has it.

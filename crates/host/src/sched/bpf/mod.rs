@@ -55,8 +55,12 @@ pub struct BpfEvents {
     watched: Vec<CpuId>,
     /// The threads in the map of threads.
     followed: Vec<i32>,
-    /// Number of records lost so far, by CPU.
+    /// Number of records lost on each CPU up to the last record that was read from it.
     lost: BTreeMap<u32, u32>,
+    /// Number of CPUs that the kernel has entries for.
+    possible: u32,
+    /// Number of records lost up to the time when a CPU was last turned on or off, which makes the kernel count from 0.
+    lost_before: u64,
 }
 
 fn refused(what: &str, source: std::io::Error) -> SchedError {
@@ -119,6 +123,8 @@ impl BpfEvents {
             watched: watched.to_vec(),
             followed: Vec::new(),
             lost: BTreeMap::new(),
+            possible,
+            lost_before: 0,
         })
     }
 
@@ -139,6 +145,13 @@ impl BpfEvents {
         let program = Program::load(&instructions, number).map_err(|source| refused(tracepoint, source))?;
         self.attached.push(program.attach().map_err(|source| refused(tracepoint, source))?);
         Ok(())
+    }
+}
+
+impl BpfEvents {
+    /// Returns the number of records lost on `cpu` since it was last turned on or off.
+    fn lost_on(&self, cpu: u32) -> u64 {
+        u64::from(self.cpus.get(cpu).map_or(0, |word| word & !WATCHED))
     }
 }
 
@@ -179,13 +192,15 @@ impl Source for BpfEvents {
 
     fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), SchedError> {
         // The kernel counts lost records from 0 again.
+        self.lost_before += self.lost_on(cpu.0);
         self.lost.remove(&cpu.0);
         let watched = if on && self.watched.contains(&cpu) { WATCHED } else { 0 };
         self.cpus.set(cpu.0, watched).map_err(|source| refused("map", source))
     }
 
     fn lost(&self) -> u64 {
-        self.lost.values().map(|lost| u64::from(*lost)).sum()
+        // A CPU that has lost a record may never write another one that reports it.
+        self.lost_before + (0..self.possible).map(|cpu| self.lost_on(cpu)).sum::<u64>()
     }
 
     fn name(&self) -> &'static str {
