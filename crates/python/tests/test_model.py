@@ -171,6 +171,27 @@ def test_a_plan_holds_what_it_promises(repository):
     assert full.gap == 0.0 and stopped.gap != 0.0
 
 
+def test_a_plan_says_that_the_measured_replacement_contradicts_its_bounds():
+    # Each task gains more from a second partition than it costs to share one.
+    tasks = [
+        {"name": name, "period_ns": 1_000_000, "wcet_ns": [200_000, 50_000, 50_000]} for name in ("a", "b", "c")
+    ]
+    shares = {"cyclic": 0.4, "reused": 0.3, "fitting": 0.0}
+    measured = {name: {"median": share, "low": share, "high": share} for name, share in shares.items()}
+    profile = {
+        "refill_ns_per_partition": 1_000,
+        "tasks": tasks,
+        "replacement_test": {"cpu": 0, "level": 2, "blocks": 24, **measured},
+    }
+    task_set = isochrome.TaskSet(profile, cores=1, partitions=3, memory_mib=4)
+    for planned in (task_set, task_set.copied(1)):
+        contradicted = isochrome.plan(planned, objective="utilization").to_dict()["contradicted"]
+        assert len(contradicted["tasks"]) >= 2 and contradicted["test"]["cyclic"]["median"] == 0.4
+    del profile["replacement_test"]
+    untested = isochrome.TaskSet(profile, cores=1, partitions=3, memory_mib=4)
+    assert isochrome.plan(untested, objective="utilization").to_dict().get("contradicted") is None
+
+
 def test_a_task_set_from_arrays_is_that_of_the_file(repository):
     path = repository / "examples/kim2013-table1.json"
     read = isochrome.TaskSet.from_file(path, cores=4, memory_mib=1024)

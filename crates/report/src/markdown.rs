@@ -88,7 +88,7 @@ fn table(page: &mut String, table: &Table) {
     row(&mut (0..count).map(|column| if table.is_number(column) { "---:" } else { "---" }.to_owned()));
     for cells in &table.rows {
         match &cells[..] {
-            [heading] => {
+            [heading] if count > 1 => {
                 let rest = std::iter::repeat_n(String::new(), count.saturating_sub(1));
                 row(&mut std::iter::once(format!("**{}**", escaped(heading).trim_end())).chain(rest));
             }
@@ -119,7 +119,8 @@ fn machine(machine: &Machine) -> String {
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in plain(text).chars() {
-        if matches!(letter, '\\' | '*' | '`' | '|' | '<') {
+        let is_link = letter == '(' && escaped.ends_with(']');
+        if is_link || matches!(letter, '\\' | '*' | '`' | '|' | '<') {
             escaped.push('\\');
         }
         escaped.push(letter);
@@ -137,6 +138,7 @@ mod tests {
     #[test]
     fn what_markdown_would_interpret_is_escaped() {
         assert_eq!(escaped("a*b | c<d> `e` \\"), "a\\*b \\| c\\<d> \\`e\\` \\\\");
+        assert_eq!(escaped("[Kim2013] (p. 3), [a](b)"), "[Kim2013] (p. 3), [a]\\(b)");
         assert_eq!(escaped("# 1"), "\\# 1");
         assert_eq!(escaped("3 - 2"), "3 - 2");
     }

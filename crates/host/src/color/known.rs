@@ -1,7 +1,7 @@
 //! Current knowledge of the colors of pages, from frame numbers and from eviction tests.
 //!
 //! A palette saved earlier saves time. Its colors of frames in use are checked on a sample. Blocks of frames with a wrong color are measured
-//! like frames that the palette does not know. If more than 1 % of the sample is wrong, so are all frames: the palette is put aside.
+//! like frames that the palette does not know. If more than 1 % of what was checked is wrong, so are all frames: the palette is put aside.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -25,6 +25,10 @@ use crate::machine::setting::RealtimeRequest;
 /// Size of the sample on which a palette is checked. A palette of which 3 % is wrong passes with a probability of 2e-3, and one of which 5 % is
 /// wrong with 6e-7 (at most 5 of 512). Whatever passes, the pages of a program are verified once they are moved.
 const CHECKED_PAGES: usize = 512;
+
+/// Number of checked frames from which on their share that is wrong decides about the palette. Of fewer, more have to be wrong than chance
+/// explains.
+const DECIDING_PAGES: usize = 100;
 
 /// Size of a sample by which the pages of a process are verified.
 pub const VERIFIED_PAGES: usize = 256;
@@ -76,7 +80,9 @@ impl Learned {
     fn count(&mut self, right: usize, wrong: usize) {
         self.confirmed += right;
         self.wrong += wrong;
-        self.stale |= 100 * self.wrong > self.wrong + self.confirmed;
+        let all = self.wrong + self.confirmed;
+        let is_decided = all >= DECIDING_PAGES || proportion_interval(self.wrong as u64, all as u64).0 > 0.01;
+        self.stale |= 100 * self.wrong > all && is_decided;
     }
 
     /// Whether the palette can be believed for `frame`.
@@ -189,8 +195,14 @@ impl KnownColors {
             return None;
         }
         let keeps_rest = !learned.stale;
-        let (measured, contradicted) = (learned.frames.clone(), learned.contradicted.clone());
-        Some(Corrections { measured, contradicted, keeps_rest })
+        let measured = learned.frames.iter().map(|(frame, color)| (*frame, (*color, palette.color_of(*frame))));
+        let numbering = self.reference.as_ref().map(|reference| reference.numbering.clone());
+        Some(Corrections {
+            numbering,
+            measured: measured.collect(),
+            contradicted: learned.contradicted.clone(),
+            keeps_rest,
+        })
     }
 
     /// Whether the palette is believed, but not on enough frames that were checked.
@@ -251,17 +263,18 @@ impl KnownColors {
         learned.pages.remove(&(pid, address));
         if let Some(frame) = entry.frame() {
             let block = frame.0 / BLOCK_FRAMES;
-            let measured = learned.frames.contains_key(&frame);
             for frame in block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES {
                 learned.frames.remove(&FrameNumber(frame));
             }
-            if learned.contradicted.insert(block)
-                && !measured
-                && self.palette.as_ref().is_some_and(|palette| palette.color_of(frame).is_some())
-            {
-                learned.count(0, 1);
-            }
+            learned.contradicted.insert(block);
         }
+    }
+
+    /// Whether the color of a page comes from the palette alone.
+    fn is_by_palette(&self, page: Page) -> bool {
+        let Some((frame, palette)) = page.1.frame().zip(self.palette.as_ref()) else { return false };
+        let learned = self.learned();
+        !learned.frames.contains_key(&frame) && learned.believes(frame) && palette.color_of(frame).is_some()
     }
 
     /// Forgets the colors of `pages` of `pid` and the walk times, because both were measured in a noisy moment.
@@ -336,10 +349,18 @@ impl KnownColors {
     /// Colors that prove wrong are forgotten, with all of their block.
     pub fn verified(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Verified {
         let mut verified = Verified::default();
+        let (mut right, mut wrong) = (0, 0);
         for (page, answer) in sample.iter().zip(answers) {
+            let by_palette = usize::from(self.is_by_palette(*page));
             match answer {
-                Some(Answer::Color(_)) => verified.on_color += 1,
-                Some(Answer::Other) => self.forget(pid, *page),
+                Some(Answer::Color(_)) => {
+                    verified.on_color += 1;
+                    right += by_palette;
+                }
+                Some(Answer::Other) => {
+                    self.forget(pid, *page);
+                    wrong += by_palette;
+                }
                 Some(Answer::Unsteady) | None => {
                     verified.undecided += 1;
                     continue;
@@ -347,6 +368,7 @@ impl KnownColors {
             }
             verified.pages += 1;
         }
+        self.learned().count(right, wrong);
         verified
     }
 
@@ -474,7 +496,7 @@ mod tests {
         let (few, many) = (of(2).unwrap(), of(3).unwrap());
         assert_eq!((few.keeps_rest, many.keeps_rest), (true, false));
         assert_eq!(few.contradicted, HashSet::from([0]));
-        assert_eq!((few.measured.len(), few.measured[&FrameNumber(1)]), (200, Color(1)));
+        assert_eq!((few.measured.len(), few.measured[&FrameNumber(1)]), (200, (Color(1), Some(Color(0)))));
         assert_eq!(
             kept(2),
             [Some(Color(1)), None, Some(Color(0))],
@@ -488,6 +510,26 @@ mod tests {
         assert!(known.corrections().is_none());
         known.rule_out(page(600), &[Color(0)]);
         assert_eq!(known.corrections().unwrap().contradicted, HashSet::from([1]));
+    }
+
+    #[test]
+    fn a_verification_puts_a_table_aside_only_if_more_than_1_percent_is_wrong() {
+        let page = |frame: u64| (frame * 4096, PageEntry::of_frame(FrameNumber(frame * BLOCK_FRAMES)));
+        let keeps_rest = |pages: u64, wrong: u64| {
+            let frames: Vec<FrameNumber> = (0..2000).map(|block| FrameNumber(block * BLOCK_FRAMES)).collect();
+            let colors = vec![Color(0); frames.len()];
+            let rule = Rule::Table { frames, colors };
+            let palette =
+                Palette { schema: String::new(), level: 2, colors: 2, rule, fingerprint: None, boot_id: None };
+            let known = KnownColors { named: false, ..KnownColors::trusted(palette) };
+            let sample: Vec<Page> = (1..=pages).map(page).collect();
+            let answer = |at| Some(if at < wrong { Answer::Other } else { Answer::Color(Color(0)) });
+            known.verified(1, &sample, &(0..pages).map(answer).collect::<Vec<_>>());
+            known.corrections().unwrap().keeps_rest
+        };
+        assert!(keeps_rest(256, 1) && keeps_rest(256, 2) && !keeps_rest(256, 3));
+        // Of 16 pages one that is wrong says little (at 95 % confidence 0.2 % or more are wrong), and two say more (1.6 %).
+        assert!(keeps_rest(16, 1) && !keeps_rest(16, 2));
     }
 
     #[test]

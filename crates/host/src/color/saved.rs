@@ -4,11 +4,13 @@
 //! frame to the last. A color takes one byte (two if the level has more than 255 colors). All its bits are set if the color is not known.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use isochrome_model::machine::Machine;
 use isochrome_model::palette::{Palette, Rule};
 use isochrome_model::units::{Color, FrameNumber};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::color::error::ColorError;
@@ -25,8 +27,10 @@ pub const BLOCK_FRAMES: u64 = 512;
 /// Corrections of a saved table that follow from the measurements of a command.
 #[derive(Clone, Debug)]
 pub struct Corrections {
-    /// Colors measured, by frame number.
-    pub measured: HashMap<FrameNumber, Color>,
+    /// [Numbering](crate::color::reference::Reference::numbering) of the colors.
+    pub numbering: Option<String>,
+    /// By frame number, the color that was measured, and the color that the table gave the frame before.
+    pub measured: HashMap<FrameNumber, (Color, Option<Color>)>,
     /// Blocks of [`BLOCK_FRAMES`] frames for which the table is wrong, by number.
     pub contradicted: HashSet<u64>,
     /// Whether the table is kept for all other frames.
@@ -36,6 +40,9 @@ pub struct Corrections {
 #[derive(Serialize, Deserialize)]
 struct Header {
     saved: String,
+    /// [Numbering](crate::color::reference::Reference::numbering) of the colors; absent if it is not known.
+    #[serde(default)]
+    numbering: Option<String>,
     /// The palette with an empty table.
     palette: Palette,
     /// First frame whose color is stored behind the header line.
@@ -66,10 +73,25 @@ impl Boot {
     }
 }
 
-/// Saves `palette` in `folder` for `boot`, and replaces what was saved before.
+/// Saves `palette` in `folder` for `boot`, and replaces what was saved before. `numbering`: the
+/// [numbering](crate::color::reference::Reference::numbering) of its colors, if it is known.
 ///
 /// Fails with [`ColorError::FramesHidden`] if the palette knows no frames.
-pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf, ColorError> {
+pub fn save(folder: &Path, palette: Palette, boot: &Boot, numbering: Option<&str>) -> Result<PathBuf, ColorError> {
+    runtime::make(folder)?;
+    let _lock = locked(folder, palette.level);
+    write(folder, palette, boot, numbering)
+}
+
+/// Waits until no other command writes the palette of `level`. `None` if this user may not write it.
+fn locked(folder: &Path, level: u8) -> Option<File> {
+    let path = path(folder, level).with_extension("lock");
+    let file = File::options().create(true).truncate(false).write(true).open(path).ok()?;
+    flock(&file, FlockOperation::LockExclusive).is_ok().then_some(file)
+}
+
+/// Does what [`save`] does, while the palette is [locked](locked).
+fn write(folder: &Path, mut palette: Palette, boot: &Boot, numbering: Option<&str>) -> Result<PathBuf, ColorError> {
     let path = path(folder, palette.level);
     let known = palette.frames().map_or(0, <[FrameNumber]>::len);
     let (mut first, mut bytes) = (FrameNumber(0), Vec::new());
@@ -90,11 +112,11 @@ pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf,
     }
     palette.fingerprint = Some(boot.fingerprint.clone());
     palette.boot_id = Some(boot.boot_id.clone());
-    let header = Header { saved: SCHEMA.to_owned(), palette, first, known };
+    let numbering = numbering.map(str::to_owned);
+    let header = Header { saved: SCHEMA.to_owned(), numbering, palette, first, known };
     let mut file = serde_json::to_vec(&header).expect("a header is plain data");
     file.push(b'\n');
     file.append(&mut bytes);
-    runtime::make(folder)?;
     runtime::replace(&path, &file)?;
     Ok(path)
 }
@@ -104,9 +126,18 @@ pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf,
 /// Fails with [`ColorError::NoSavedPalette`] if no palette is saved, and if the saved one is damaged, of another machine, or of an earlier
 /// boot.
 pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, ColorError> {
+    load_numbered(folder, level, boot, None)
+}
+
+/// Does the same as [`load`], but takes a palette whose colors are known to have another numbering than `numbering` for one that is not there.
+pub fn load_numbered(folder: &Path, level: u8, boot: &Boot, numbering: Option<&str>) -> Result<Palette, ColorError> {
     let path = path(folder, level);
     let Some(file) = runtime::read(&path)? else { return Err(ColorError::NoSavedPalette { path, level }) };
-    let (palette, bytes) = parse(&file).ok_or_else(|| ColorError::SavedPaletteDamaged { path: path.clone() })?;
+    let (palette, of_file, bytes) =
+        parse(&file).ok_or_else(|| ColorError::SavedPaletteDamaged { path: path.clone() })?;
+    if are_others(of_file.as_deref(), numbering) {
+        return Err(ColorError::NoSavedPalette { path, level });
+    }
     if palette.fingerprint.as_ref() != Some(&boot.fingerprint) || palette.level != level {
         return Err(ColorError::SavedPaletteForeign { path });
     }
@@ -116,33 +147,51 @@ pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, ColorError
     bytes.ok_or(ColorError::SavedPaletteDamaged { path })
 }
 
-/// Corrects the table of `level` saved in `folder`, and adds the frames measured since. Returns `false` if there is no table.
+/// Whether two numberings are known to differ.
+fn are_others(one: Option<&str>, other: Option<&str>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one != other)
+}
+
+/// Corrects the table of `level` saved in `folder`, and adds the frames measured since. Returns `false` if there is no table, or one whose colors
+/// have other numbers.
+///
+/// Of a frame whose color in the table is no longer the one that the command began with, another command knows more: it stays.
 pub fn repair(folder: &Path, level: u8, corrections: &Corrections) -> Result<bool, ColorError> {
     let path = path(folder, level);
+    // Two commands that end together correct the table one after the other.
+    let Some(_lock) = locked(folder, level) else { return Ok(false) };
     let Ok(Some(file)) = runtime::read(&path) else { return Ok(false) };
-    let Some((_, Some(mut palette))) = parse(&file) else { return Ok(false) };
+    let Some((_, numbering, Some(mut palette))) = parse(&file) else { return Ok(false) };
+    if are_others(numbering.as_deref(), corrections.numbering.as_deref()) {
+        return Ok(false);
+    }
     let (Some(fingerprint), Some(boot_id)) = (palette.fingerprint.clone(), palette.boot_id.clone()) else {
         return Ok(false);
     };
     let Rule::Table { frames, colors } = &mut palette.rule else { return Ok(false) };
-    let Corrections { measured, contradicted, keeps_rest } = corrections;
-    let old = frames.drain(..).zip(colors.drain(..));
-    let mut table: BTreeMap<FrameNumber, Color> =
-        old.filter(|(frame, _)| *keeps_rest && !contradicted.contains(&(frame.0 / BLOCK_FRAMES))).collect();
-    table.extend(measured.iter().map(|(frame, color)| (*frame, *color)));
+    let Corrections { measured, contradicted, keeps_rest, .. } = corrections;
+    let mut table: BTreeMap<FrameNumber, Color> = frames.drain(..).zip(colors.drain(..)).collect();
+    let is_unchanged = |frame, before| table.get(frame).is_none_or(|now| Some(*now) == before);
+    let added: Vec<(FrameNumber, Color)> = measured
+        .iter()
+        .filter(|(frame, (_, before))| is_unchanged(frame, *before))
+        .map(|(frame, (color, _))| (*frame, *color))
+        .collect();
+    table.retain(|frame, _| *keeps_rest && !contradicted.contains(&(frame.0 / BLOCK_FRAMES)));
+    table.extend(added);
     (*frames, *colors) = table.into_iter().unzip();
-    save(folder, palette, &Boot { fingerprint, boot_id }).map(|_| true)
+    write(folder, palette, &Boot { fingerprint, boot_id }, numbering.as_deref()).map(|_| true)
 }
 
-/// Parses a file, and returns the palette of the header, and the whole palette if the table behind the header fits. Returns `None` if the
-/// header is damaged or of another version.
-fn parse(file: &[u8]) -> Option<(Palette, Option<Palette>)> {
+/// Parses a file, and returns the palette of the header, its numbering, and the whole palette if the table behind the header fits. Returns
+/// `None` if the header is damaged or of another version.
+fn parse(file: &[u8]) -> Option<(Palette, Option<String>, Option<Palette>)> {
     let end = file.iter().position(|byte| *byte == b'\n')?;
     let header: Header = serde_json::from_slice(&file[..end]).ok()?;
     if header.saved != SCHEMA {
         return None;
     }
-    Some((header.palette.clone(), table(header, &file[end + 1..])))
+    Some((header.palette.clone(), header.numbering.clone(), table(header, &file[end + 1..])))
 }
 
 /// Returns the bytes per frame that distinguish `colors` colors and an unknown color.
@@ -192,13 +241,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let linear = Rule::Linear { masks: vec![3, 5] };
         for saved in [of_frames(16), of_frames(512), palette(4, linear), palette(16, Rule::Bits)] {
-            let path = save(folder.path(), saved.clone(), &boot()).unwrap();
+            let path = save(folder.path(), saved.clone(), &boot(), None).unwrap();
             let loaded = load(folder.path(), 2, &boot()).unwrap();
             assert_eq!((&loaded.rule, loaded.colors), (&saved.rule, saved.colors));
             assert_eq!(path.file_name().unwrap(), "palette-l2");
         }
         // The file has one byte per frame behind the header line, for frames 100 to 9000.
-        let path = save(folder.path(), of_frames(16), &boot()).unwrap();
+        let path = save(folder.path(), of_frames(16), &boot(), None).unwrap();
         let file = fs::read(path).unwrap();
         assert_eq!(file.len() - file.iter().position(|byte| *byte == b'\n').unwrap() - 1, 8901);
     }
@@ -207,21 +256,37 @@ mod tests {
     fn a_table_loses_what_was_contradicted_and_gains_what_was_measured() {
         let folder = tempfile::tempdir().unwrap();
         let repaired = |contradicted: &[u64], keeps_rest| {
-            save(folder.path(), of_frames(16), &boot()).unwrap();
-            let measured = [(150, 3), (20_000, 7)].map(|(frame, color)| (FrameNumber(frame), Color(color)));
+            save(folder.path(), of_frames(16), &boot(), None).unwrap();
+            // Frame 150 had color 6 in the table, as it has now; of frame 151 another command has changed the color meanwhile.
+            let measured = [(150, 3, Some(6)), (151, 3, Some(9)), (20_000, 7, None)];
+            let measured =
+                measured.map(|(frame, color, before)| (FrameNumber(frame), (Color(color), before.map(Color))));
             let (measured, contradicted) = (HashMap::from(measured), contradicted.iter().copied().collect());
-            assert!(repair(folder.path(), 2, &Corrections { measured, contradicted, keeps_rest }).unwrap());
+            let corrections = Corrections { numbering: None, measured, contradicted, keeps_rest };
+            assert!(repair(folder.path(), 2, &corrections).unwrap());
             let table = load(folder.path(), 2, &boot()).unwrap();
             let color = |frame| table.color_of(FrameNumber(frame)).map(|color| color.0);
-            ([149, 150, 5000, 9000, 20_000].map(color), table.frames().unwrap().len())
+            ([149, 150, 151, 5000, 9000, 20_000].map(color), table.frames().unwrap().len())
         };
-        assert_eq!(repaired(&[], true), ([Some(5), Some(3), Some(8), Some(8), Some(7)], 105));
+        assert_eq!(repaired(&[], true), ([Some(5), Some(3), Some(7), Some(8), Some(8), Some(7)], 105));
         // Block 0 holds the frames 100 to 199, block 9 the frames around 5000.
-        assert_eq!(repaired(&[0, 9], true), ([None, Some(3), None, Some(8), Some(7)], 3));
-        assert_eq!(repaired(&[9], false), ([None, Some(3), None, None, Some(7)], 2));
+        assert_eq!(repaired(&[0, 9], true), ([None, Some(3), None, None, Some(8), Some(7)], 3));
+        assert_eq!(repaired(&[9], false), ([None, Some(3), None, None, None, Some(7)], 2));
         fs::remove_file(path(folder.path(), 2)).unwrap();
-        let nothing = Corrections { measured: HashMap::new(), contradicted: HashSet::new(), keeps_rest: true };
-        assert!(!repair(folder.path(), 2, &nothing).unwrap(), "no table is created");
+        let nothing = |numbering: Option<&str>| Corrections {
+            numbering: numbering.map(str::to_owned),
+            measured: HashMap::new(),
+            contradicted: HashSet::new(),
+            keeps_rest: true,
+        };
+        assert!(!repair(folder.path(), 2, &nothing(None)).unwrap(), "no table is created");
+        // A table with other numbers is neither corrected nor believed.
+        save(folder.path(), of_frames(16), &boot(), Some("one")).unwrap();
+        assert!(repair(folder.path(), 2, &nothing(Some("one"))).unwrap());
+        assert!(!repair(folder.path(), 2, &nothing(Some("other"))).unwrap());
+        let refused = load_numbered(folder.path(), 2, &boot(), Some("other"));
+        assert!(matches!(refused, Err(ColorError::NoSavedPalette { .. })), "{refused:?}");
+        assert!(load_numbered(folder.path(), 2, &boot(), Some("one")).is_ok());
     }
 
     #[test]
@@ -233,7 +298,7 @@ mod tests {
             error
         };
         assert!(matches!(refused(&boot()), ColorError::NoSavedPalette { level: 2, .. }));
-        let path = save(folder.path(), of_frames(16), &boot()).unwrap();
+        let path = save(folder.path(), of_frames(16), &boot(), None).unwrap();
         let later = Boot { boot_id: "another".to_owned(), ..boot() };
         assert!(matches!(refused(&later), ColorError::SavedPaletteStale { .. }));
         let elsewhere = Boot { fingerprint: "another".to_owned(), ..boot() };
@@ -245,6 +310,6 @@ mod tests {
             fs::write(&path, damaged).unwrap();
             assert!(matches!(refused(&boot()), ColorError::SavedPaletteDamaged { .. }));
         }
-        assert!(matches!(save(folder.path(), palette(16, Rule::Hidden), &boot()), Err(ColorError::FramesHidden)));
+        assert!(matches!(save(folder.path(), palette(16, Rule::Hidden), &boot(), None), Err(ColorError::FramesHidden)));
     }
 }

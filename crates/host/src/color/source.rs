@@ -70,7 +70,10 @@ impl Source {
                 Some(palette)
             }
             // The saved palette only saves time, so no defect of it is a reason to stop.
-            None => saved::load(&folder, target.level, boot).ok().or(reference.rule.clone()),
+            None => {
+                let saved = saved::load_numbered(&folder, target.level, boot, Some(&reference.numbering));
+                saved.ok().or(reference.rule.clone())
+            }
         };
         let reference = reference.with_sets(tester.sets().to_vec());
         Ok((KnownColors::measured(reference, palette, is_named, cpus.to_vec()), Some(numbers)))

@@ -69,6 +69,13 @@ pub(super) fn measure(
         ));
     }
     let geometry = machine.levels[levels[place]].geometry.value;
+    if geometry.ways < 2 {
+        return notes.push(note(
+            &subject,
+            "not measured: with one way there is nothing to choose".to_owned(),
+            "none is needed",
+        ));
+    }
     let inner = if place == 0 { Bytes(0) } else { machine.levels[levels[place - 1]].geometry.value.cache_bytes() };
     let (ways, line_bytes) = (geometry.ways as usize, geometry.line_bytes);
     let mut rng = fastrand::Rng::with_seed(seed);

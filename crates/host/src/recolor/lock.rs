@@ -25,19 +25,22 @@ pub fn untouched(regions: &[Region]) -> Bytes {
 }
 
 /// Makes the private memory of `pid` resident, so that later accesses cause no page faults and pages can be moved. The locks of the program
-/// stay as they are.
+/// stay as they are. Returns whether all writable memory was touched.
 ///
 /// mlockall(2) would touch the memory too, but munlockall(2) would then also remove locks that the program has made.
-pub fn prefault(pid: Pid) -> Result<(), RecolorError> {
-    let mut regions = pid.regions()?;
-    regions.retain(|region| region.protection.read && !region.shared && region.immovable.is_none());
+pub fn prefault(pid: Pid) -> Result<bool, RecolorError> {
     within(pid, "madvise", |hold| {
+        // Another isochrome may have worked on the program until now, so only now is it known what is mapped.
+        let mut regions = pid.regions()?;
+        regions.retain(|region| region.protection.read && !region.shared && region.immovable.is_none());
+        let mut whole = true;
         for Region { start, end, protection, .. } in regions {
             let advice = if protection.write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-            // Pages of a file behind its end cannot be touched, and other threads of the program may have unmapped the memory meanwhile.
-            hold.call(libc::SYS_madvise, [start, end - start, advice as u64, 0, 0, 0])?.ok();
+            let touched = hold.call(libc::SYS_madvise, [start, end - start, advice as u64, 0, 0, 0])?.is_ok();
+            // Pages of a file behind its end cannot be touched. Memory that other threads of the program have unmapped meanwhile cannot either.
+            whole &= touched || !protection.write;
         }
-        Ok(())
+        Ok(whole)
     })
 }
 
@@ -48,11 +51,11 @@ pub fn lock(pid: Pid, whole: bool) -> Result<(), RecolorError> {
 }
 
 /// Does `work`, which makes the system call `call`, while one thread of `pid` is held.
-fn within(
+fn within<T>(
     pid: Pid,
     call: &'static str,
-    work: impl FnOnce(&mut Hold) -> Result<(), RecolorError>,
-) -> Result<(), RecolorError> {
+    work: impl FnOnce(&mut Hold) -> Result<T, RecolorError>,
+) -> Result<T, RecolorError> {
     let _exclusive = ExclusiveLock::wait(pid)?;
     for thread in pid.threads()? {
         // A filter might kill the program for the call, because filters are evaluated only for the calls of a recoloring.

@@ -320,6 +320,8 @@ fn draw_frames(
         if wanted.known.contradictions() != contradictions {
             // The palette also determined colors of the program's pages, so these are classified again.
             *classified = inspect_pages(pid, regions, wanted)?.1;
+            let pages = pid.page_map()?.resident(area.layout.pool, pool.end)?;
+            pool.retain(pid, wanted, &pages);
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use isochrome_model::units::Bytes;
 
 use super::hold::{Hold, is_there};
 use super::scratch_area::ScratchArea;
-use super::{Classified, RecolorError, Wanted, remote};
+use super::{Classified, Pid, RecolorError, Wanted, remote};
 use crate::color::known::{Page, all_colors};
 use crate::color::tester::Effort;
 use crate::machine::sysfs::Sysfs;
@@ -150,6 +150,14 @@ impl Pool {
         }
         self.last = Some((self.slots.len() - before, expected));
         Ok(())
+    }
+
+    /// Keeps those slots whose pages are still known to have their color. `pages`: the resident pages of the pool, ascending.
+    pub fn retain(&mut self, pid: Pid, wanted: &Wanted, pages: &[Page]) {
+        self.slots.retain(|(address, color)| {
+            let page = pages.binary_search_by_key(address, |page| page.0).ok();
+            page.and_then(|at| wanted.allowed(wanted.known.of(pid.0, pages[at]))) == Some(*color)
+        });
     }
 
     /// Chooses a page of the pool for each page off color, as far as there are enough, and returns the addresses of the chosen pages.

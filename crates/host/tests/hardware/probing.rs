@@ -87,6 +87,14 @@ pub fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_wa
             assert!(level.sharing_seen.is_none() && level.retention.is_empty() && level.load_ns.is_none());
         }
     }
+    if let Some((_, level)) = colored {
+        let is_tested = machine.levels.iter().any(|known| known.level == level && known.replacement.is_some());
+        let is_explained = notes.iter().any(|note| note.subject.starts_with("replacement"));
+        assert!(
+            is_tested || is_explained,
+            "the replacement policy is neither tested nor is it said why not: {notes:?}"
+        );
+    }
     if let Some(costs) = &machine.costs {
         for (name, cost) in costs.of_every_set().chain(costs.refill.map(|cost| ("refill", cost))) {
             assert!(

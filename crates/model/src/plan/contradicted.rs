@@ -11,7 +11,8 @@ impl Plan {
     /// Returns the plan with what `test` contradicts in its bounds.
     pub fn checked_against(self, test: Option<ReplacementTest>) -> Plan {
         let tasks = self.cores.iter().flat_map(|core| {
-            let refilled = core.recurrence.as_ref().map(|known| refills(&known.tasks, known.charges));
+            let charged = core.recurrence.as_ref().filter(|known| known.charges.by(known.analysis).refill_ns > 0);
+            let refilled = charged.map(|known| refills(&known.tasks, known.charges));
             let named = core.tasks.iter().zip(refilled.unwrap_or_default());
             named.filter(|(_, refilled)| *refilled).map(|(task, _)| task.name.clone())
         });
@@ -23,12 +24,14 @@ impl Plan {
 impl Analyzed {
     /// Returns the result with what `test` contradicts in its bounds, which are those of `cores`.
     pub fn checked_against(self, set: &TaskSet, cores: &[Core], test: Option<ReplacementTest>) -> Analyzed {
-        let contradicted = Contradicted::of(set.platform().replacement, refilled_tasks(set, cores), test);
+        // `charges` are those that the analysis applies.
+        let charged = if self.charges.refill_ns > 0 { refilled_tasks(set, cores) } else { Vec::new() };
+        let contradicted = Contradicted::of(set.platform().replacement, charged, test);
         Analyzed { contradicted, ..self }
     }
 }
 
-/// Returns the names of the tasks that are charged for refilling partitions.
+/// Returns the names of the tasks that refill partitions.
 pub(super) fn refilled_tasks(set: &TaskSet, cores: &[Core]) -> Vec<String> {
     let charges = Charges::of(set);
     let of_core = |core: &Core| {
@@ -86,6 +89,22 @@ mod tests {
         assert_eq!(any.clone().checked_against(failed), any);
         let text = plan_text(&set(Replacement::Any), &any, &[]);
         assert!(!text.contains("LRU") && text.contains("partitions are exclusive to a task"), "{text}");
+    }
+
+    #[test]
+    fn bounds_that_charge_no_refill_are_not_contradicted() {
+        let text = r#"{"cores":[{"tasks":[{"name":"a","partitions":[1]},{"name":"b","partitions":[2]},{"name":"c","partitions":[1,3]}]}]}"#;
+        let contradicted = |set: &TaskSet, analysis| {
+            let (allocated, _) = allocation(text, set).unwrap();
+            let cores = Core::all(set, &allocated, analysis);
+            let analyzed = Analyzed::of(set, &allocated, &cores, analysis, false);
+            analyzed.checked_against(set, &cores, Some(test_of(60, 40))).contradicted.is_some()
+        };
+        let set = set(Replacement::Lru);
+        let free = set.on(Platform { refill_ns: 0, ..set.platform().clone() }).unwrap();
+        assert!(contradicted(&set, Analysis::Kim2013));
+        assert!(!contradicted(&set, Analysis::NoInterference) && !contradicted(&free, Analysis::Kim2013));
+        assert_eq!(planned(&free).checked_against(Some(test_of(60, 40))).contradicted, None);
     }
 
     #[test]

@@ -311,10 +311,7 @@ impl Run {
     /// Returns the assumptions that the conclusion of a run rests on, in addition to those of every bound. If an earlier version recorded
     /// the run, the first assumption names this.
     pub fn assumptions(&self) -> Vec<String> {
-        let mut assumed = Vec::new();
-        if self.is_of_earlier_version() {
-            assumed.push("An earlier version recorded this, without account of all releases.".to_owned());
-        }
+        let mut assumed = self.doubts();
         let off_color = self.tasks.iter().filter(|task| task.releases.is_some()).filter_map(|task| {
             let placement = task.placement.as_ref().filter(|placement| placement.off_color() > 0)?;
             let (pages, of, what) = (placement.off_color(), placement.own(), placement.off_color_text());
@@ -334,15 +331,22 @@ impl Run {
                 costs.cpu.0, costs.level
             ));
         }
-        if let Some(contradicted) = &self.contradicted {
-            assumed.push(format!("The bounds that the jobs were checked against are not sound: {contradicted}."));
-        }
         if let Some(supply) = &self.supply {
             assumed.push(format!(
                 "The bounds charge {supply}. This is an assumption and no bound; what was withheld during the run excuses jobs by itself."
             ));
         }
         assumed
+    }
+
+    /// Returns what makes the bounds or the record of this run doubtful, whatever its conclusion is, as sentences.
+    pub fn doubts(&self) -> Vec<String> {
+        let recorded = "An earlier version recorded this, without account of all releases.";
+        let mut doubts: Vec<String> = self.is_of_earlier_version().then(|| recorded.to_owned()).into_iter().collect();
+        if let Some(contradicted) = &self.contradicted {
+            doubts.push(format!("The bounds that the jobs were checked against are not sound: {contradicted}."));
+        }
+        doubts
     }
 }
 

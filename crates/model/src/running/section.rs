@@ -37,10 +37,7 @@ fn headline(run: &Run) -> (Option<Standing>, String, String) {
         if run.tasks.len() == 1 { "" } else { "s" },
         format::nanoseconds(run.duration.0 as f64)
     );
-    let mut assumed = run.assumptions();
-    if conclusion != Conclusion::Holds {
-        assumed.truncate(usize::from(run.is_of_earlier_version()));
-    }
+    let assumed = if conclusion == Conclusion::Holds { run.assumptions() } else { run.doubts() };
     if !assumed.is_empty() {
         basis = format!("{} {basis}", assumed.join(" "));
     }
@@ -217,7 +214,7 @@ fn conditions(run: &Run) -> Vec<String> {
     )];
     remarks.extend(run.reserved.iter().map(|reserved| {
         format!(
-            "scheduled by deadlines, {reserved}; a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here"
+            "scheduled by deadlines, {reserved}; a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here. Reservations take no account of what is withheld of the CPUs"
         )
     }));
     remarks.push(format!(

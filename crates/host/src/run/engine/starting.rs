@@ -160,7 +160,7 @@ impl Session<'_, '_> {
                 UNTOUCHED.0
             };
             let untouched = pid.regions().map(|regions| lock::untouched(&regions));
-            whole[task] = untouched.is_ok_and(|untouched| untouched.0 <= room) && lock::prefault(pid).is_ok();
+            whole[task] = untouched.is_ok_and(|untouched| untouched.0 <= room) && lock::prefault(pid).unwrap_or(false);
         }
         whole
     }
