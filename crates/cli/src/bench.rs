@@ -13,7 +13,8 @@ use serde::Serialize;
 use crate::args::{BenchKernel, Element};
 use crate::coloring::own_colors;
 use crate::context::Context;
-use crate::{Verdict, evidence, results};
+use crate::verdict::Verdict;
+use crate::{evidence, results};
 
 /// Printed result of a kernel.
 #[derive(Serialize, JsonSchema)]

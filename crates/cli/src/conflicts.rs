@@ -5,10 +5,10 @@ use isochrome_lab::conflicts::{Walks, pages_per_color, section};
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
 
-use crate::Verdict;
 use crate::args::ConflictsOptions;
 use crate::context::Context;
 use crate::results::{self, Outcome};
+use crate::verdict::Verdict;
 
 pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
     let measurement = &options.measurement;

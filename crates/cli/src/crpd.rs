@@ -11,8 +11,9 @@ use crate::coloring::own_colors;
 use crate::context::Context;
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
+use crate::verdict::Verdict;
 use crate::workload::can_hold;
-use crate::{Verdict, evidence, probe};
+use crate::{evidence, probe};
 
 pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let measurement = &options.measurement;

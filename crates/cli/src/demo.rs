@@ -20,9 +20,10 @@ use isochrome_model::evidence::RawFile;
 use isochrome_model::units::CpuId;
 use isochrome_report::{html, text::table};
 
-use crate::args::{DemoOf, DemoOptions};
+use crate::args::{DemoOf, DemoOptions, Verb};
 use crate::context::{Context, InDoubt};
-use crate::{Verdict, evidence, files, hints, probe, results};
+use crate::verdict::Verdict;
+use crate::{evidence, files, hints, probe, results};
 
 /// Number of blocks of each condition, and number of jobs of each kind in a block.
 const AMOUNT: (u32, u32) = (60, 10);
@@ -34,9 +35,10 @@ const SLICES_US: [u64; 6] = [25, 50, 100, 250, 500, 1000];
 /// Rates of interruption, in Hz. [Liedtke1997, Fig. 8]
 const RATES_HZ: [u64; 4] = [2000, 5000, 10_000, 20_000];
 
-pub fn run(options: &DemoOptions) -> Result<Verdict> {
+/// Carries out `demo`. `carry_out` carries out the verbs of which `demo taskset` consists.
+pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Result<Verdict> {
     if let Some(DemoOf::Taskset(options)) = &options.of {
-        return taskset::run_all(options);
+        return taskset::run_all(options, carry_out);
     }
     let folder = &options.output;
     files::make_folder(folder)?;

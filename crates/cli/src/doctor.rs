@@ -8,7 +8,8 @@ use isochrome_host::doctor::{Check, Status, examine};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{Verdict, files};
+use crate::files;
+use crate::verdict::Verdict;
 
 /// Schema of the printed JSON.
 pub const SCHEMA: &str = "isochrome-doctor/1";

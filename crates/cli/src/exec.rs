@@ -25,7 +25,8 @@ use crate::args::{ChosenColors, ExecOptions, Ready};
 use crate::context::{listed_cpus, seed};
 use crate::notify::Relay;
 use crate::placement::line;
-use crate::{Verdict, coloring, files, hints};
+use crate::verdict::Verdict;
+use crate::{coloring, files, hints};
 
 /// Longest wait for the last output of the program.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);

@@ -10,7 +10,8 @@ use isochrome_model::plan::Plan;
 use isochrome_model::units::parse_list;
 
 use crate::args::ExportOptions;
-use crate::{Verdict, files};
+use crate::files;
+use crate::verdict::Verdict;
 
 /// Exclusive upper bound of cache numbers.
 const CACHES_MAX: u32 = 1 << 16;

@@ -24,9 +24,10 @@ use serde::Serialize;
 use crate::args::{FloodOptions, Results};
 use crate::coloring::listed;
 use crate::context::Context;
+use crate::files;
 use crate::probe::saved;
 use crate::results::{self, Outcome};
-use crate::{Verdict, files};
+use crate::verdict::Verdict;
 
 /// Schema of the printed result of a flood without self-check.
 pub const SCHEMA: &str = "isochrome-flooded/1";

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use isochrome_model::taskset::rtapp;
 
-use crate::{Verdict, files};
+use crate::files;
+use crate::verdict::Verdict;
 
 pub fn run(file: &Path, output: Option<&Path>) -> Result<Verdict> {
     let imported = rtapp::import(&files::read(file)?).with_context(|| file.display().to_string())?;

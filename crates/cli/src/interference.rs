@@ -31,8 +31,9 @@ use crate::args::{InterferenceOptions, MeasurementOptions};
 use crate::context::{Context, spinner};
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
+use crate::verdict::Verdict;
 use crate::ways::{self, Given};
-use crate::{Verdict, coloring, hints, job};
+use crate::{coloring, hints, job};
 
 /// Default time slices of programs that `--program` names, and of a modeled machine.
 const SLICES: [Ns; 1] = [Ns(2_500_000)];

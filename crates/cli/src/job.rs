@@ -8,8 +8,8 @@ use isochrome_host::load::kernels::{Kernel, KernelKind, Walk, Writer};
 use isochrome_host::sys::clock::process_cpu;
 use isochrome_model::units::Bytes;
 
-use crate::Verdict;
 use crate::args::JobOptions;
+use crate::verdict::Verdict;
 
 /// Largest memory, in KiB, that is walked over or written to.
 const MEMORY_MAX: usize = 1 << 20;

@@ -36,6 +36,7 @@ mod schemas;
 mod simulate;
 mod switch;
 mod trace;
+mod verdict;
 mod view;
 mod watch;
 mod ways;
@@ -48,30 +49,11 @@ use isochrome_host::sys::heap::HeapAllocator;
 
 use args::{Arguments, Experiment, Generated, Verb};
 use context::InDoubt;
+use verdict::{COULD_NOT_RUN, INCONCLUSIVE, VIOLATED, Verdict};
 
 /// Lets measured jobs allocate in memory of chosen colors.
 #[global_allocator]
 static ALLOCATOR: HeapAllocator = HeapAllocator;
-
-/// Outcome of a command, which decides the exit code.
-#[derive(Clone, Copy, Debug)]
-enum Verdict {
-    /// The command is done, and all requirements were met.
-    Holds,
-    /// The command is done, and a requirement was violated.
-    Violated,
-    /// The command ran, but its results are inconclusive.
-    Inconclusive,
-    /// A program was run and ended with this exit code.
-    Ended(ExitCode),
-}
-
-/// Exit code for errors, including wrong arguments.
-const COULD_NOT_RUN: u8 = 1;
-/// Exit code if a deadline, bound or threshold was violated.
-const VIOLATED: u8 = 2;
-/// Exit code if the measurements do not allow a conclusion.
-const INCONCLUSIVE: u8 = 3;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::of(std::env::args_os()) {
@@ -124,7 +106,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Palette(options) => palette::run(&options),
         Verb::Map(options) => map::run(&options),
         Verb::Ps { json } => ps::run(json),
-        Verb::Demo(options) => demo::run(&options),
+        Verb::Demo(options) => demo::run(&options, carry_out),
         Verb::Simulate(options) => simulate::run(&options),
         Verb::Trace(options) => trace::run(&options),
         Verb::Watch(options) => watch::run(&options),

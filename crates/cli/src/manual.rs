@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use clap::CommandFactory;
 
 use crate::args::Arguments;
-use crate::{Verdict, files};
+use crate::files;
+use crate::verdict::Verdict;
 
 /// Writes one manual page per verb into `folder`.
 pub fn pages(folder: &Path) -> Result<Verdict> {

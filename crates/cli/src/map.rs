@@ -19,7 +19,8 @@ use serde::Serialize;
 
 use crate::args::{Frames, MapOptions, MeasurementOptions};
 use crate::context::{Context, spinner};
-use crate::{Verdict, coloring, files, hints};
+use crate::verdict::Verdict;
+use crate::{coloring, files, hints};
 
 /// Number of pages that are measured anew to verify the palette.
 const VERIFIED_PAGES: usize = 8192;

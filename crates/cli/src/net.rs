@@ -12,7 +12,8 @@ use crate::args::NetOptions;
 use crate::context::Context;
 use crate::flood::first_level;
 use crate::results::{self, Outcome};
-use crate::{Verdict, files, hints};
+use crate::verdict::Verdict;
+use crate::{files, hints};
 
 /// Default packet sizes, in bytes.
 const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120, 6144, 7168, 8192];

@@ -23,7 +23,8 @@ use serde::Serialize;
 
 use crate::args::PaletteOptions;
 use crate::context::{Context, method, progress, spinner, tell};
-use crate::{Verdict, files};
+use crate::files;
+use crate::verdict::Verdict;
 
 /// Share of pages on which two surveys have to agree.
 const SAME: f64 = isochrome_model::palette::merge::SAME;

@@ -17,7 +17,8 @@ use isochrome_model::taskset::{Platform, TaskSet};
 use isochrome_model::units::Bytes;
 
 use crate::args::{AnalyzeOptions, PlanOptions, Priorities, Supply, TaskSetFile};
-use crate::{Verdict, files};
+use crate::files;
+use crate::verdict::Verdict;
 
 /// Schema of a plan.
 pub const SCHEMA: &str = "isochrome-plan/1";

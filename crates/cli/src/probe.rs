@@ -16,7 +16,8 @@ use isochrome_report::retention_sentence;
 
 use crate::args::ProbeOptions;
 use crate::context::{Context, spinner};
-use crate::{Verdict, files, hints};
+use crate::verdict::Verdict;
+use crate::{files, hints};
 
 pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     let measurement = &options.measurement;

@@ -33,8 +33,9 @@ use crate::args::{MeasurementOptions, ProfileOptions};
 use crate::coloring::{self, available};
 use crate::context::{Context, progress, seed};
 use crate::probe::{costs_text, notes_text, saved, supply_text};
+use crate::verdict::Verdict;
 use crate::ways::{Divided, Given};
-use crate::{Verdict, files, hints};
+use crate::{files, hints};
 
 pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     ensure!(

@@ -16,7 +16,8 @@ use isochrome_model::units::{Bytes, Color, FrameNumber, format_list};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{Verdict, files, hints};
+use crate::verdict::Verdict;
+use crate::{files, hints};
 
 /// Width of the column for the name of a process, which is indented below that of its parent.
 const NAME: usize = 24;

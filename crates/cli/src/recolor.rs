@@ -16,7 +16,8 @@ use serde::Serialize;
 
 use crate::args::RecolorOptions;
 use crate::placement::line;
-use crate::{Verdict, coloring, context, files, hints};
+use crate::verdict::Verdict;
+use crate::{coloring, context, files, hints};
 
 /// Schema of the printed result of a repair.
 pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";

@@ -8,7 +8,8 @@ use isochrome_model::evidence::{SCHEMA, SCHEMA_1};
 use isochrome_report::{html, markdown, text::table};
 
 use crate::args::ReportForm;
-use crate::{Verdict, files};
+use crate::files;
+use crate::verdict::Verdict;
 
 pub fn run(path: &Path, output: Option<&Path>, form: ReportForm) -> Result<Verdict> {
     let path = if path.is_dir() { path.join("evidence.json") } else { path.to_owned() };

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::args::Results;
 use crate::context::{Context, progress};
-use crate::{Verdict, evidence, files};
+use crate::verdict::Verdict;
+use crate::{evidence, files};
 
 /// Runs the blocks of `experiment` with a progress bar, after printing which effects `amount` can show.
 pub fn measure<E: Experiment>(

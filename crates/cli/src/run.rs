@@ -31,8 +31,9 @@ use isochrome_model::units::{Color, CpuId, Ns};
 
 use crate::args::{ChosenColors, MeasurementOptions, Policy, RunPlanOptions, ViolationAction};
 use crate::context::{Context, spinner, tell};
+use crate::verdict::Verdict;
 use crate::ways::{Divided, Given};
-use crate::{Verdict, coloring, evidence, files, hints};
+use crate::{coloring, evidence, files, hints};
 
 /// Longest run that `--hyperperiods` may request: a day.
 const LENGTH_MAX: Ns = Ns(86_400_000_000_000);

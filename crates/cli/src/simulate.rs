@@ -24,7 +24,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{ModeledMachine, Output, Program, SimulateOptions, SimulateQuestion};
-use crate::{Verdict, files};
+use crate::files;
+use crate::verdict::Verdict;
 
 /// Error text for a level that has too many colors to be simulated color by color.
 pub const TOO_MANY_COLORS: &str = "more colors than fit into 16 bits";

@@ -10,8 +10,9 @@ use isochrome_lab::switch::{Kind, Switches, Switching, conclude, conditions, pag
 use crate::args::SwitchOptions;
 use crate::coloring::own_colors;
 use crate::context::Context;
+use crate::hints;
 use crate::results::{self, Outcome};
-use crate::{Verdict, hints};
+use crate::verdict::Verdict;
 
 pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     let measurement = &options.measurement;

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, anyhow};
 use isochrome_host::record::record;
 use isochrome_model::trace::{AnyWriter, Kind};
 
-use crate::Verdict;
 use crate::args::TraceOptions;
+use crate::verdict::Verdict;
 
 pub fn run(options: &TraceOptions) -> Result<Verdict> {
     let [program, arguments @ ..] = options.command.as_slice() else {

@@ -28,8 +28,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
 use crate::context::listed_cpus;
+use crate::verdict::Verdict;
 use crate::view::{KeyAction, View};
-use crate::{Verdict, evidence, files, hints};
+use crate::{evidence, files, hints};
 
 /// Time between two checks of the terminal's keys and of whether the program has ended; each check takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
@@ -428,34 +429,4 @@ fn serve(address: SocketAddr, page: &Arc<Mutex<String>>) -> Result<()> {
         }
     })?;
     Ok(())
-}
-
-/// Parses a polling rate such as `500Hz` or `10kHz`, and returns the time between two polls.
-pub fn period(text: &str) -> Result<Ns, String> {
-    let wrong = || format!("`{text}` is no rate of 1Hz to 100kHz: 500Hz, 10kHz");
-    let number = text.strip_suffix("Hz").ok_or_else(wrong)?;
-    let (number, scale) = number.strip_suffix('k').map_or((number, 1.0), |number| (number, 1e3));
-    let rate = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
-    if (1.0..=1e5).contains(&rate) { Ok(Ns((1e9 / rate) as u64)) } else { Err(wrong()) }
-}
-
-/// Parses an address that may be given by its port alone.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let with_port = || text.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
-    text.parse().ok().or_else(with_port).ok_or_else(|| format!("`{text}` is no address: 127.0.0.1:9187, or a port"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_become_periods() {
-        assert_eq!(period("500Hz"), Ok(Ns(2_000_000)));
-        assert_eq!(period("10kHz"), Ok(Ns(100_000)));
-        assert_eq!(period("2.5 kHz"), Ok(Ns(400_000)));
-        for wrong in ["500", "10k", "0Hz", "1MHz", "-5Hz", "Hz", "NaNHz", "200kHz"] {
-            assert!(period(wrong).unwrap_err().contains(wrong), "{wrong}");
-        }
-    }
 }

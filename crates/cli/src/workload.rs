@@ -23,7 +23,8 @@ use crate::args::WorkloadOptions;
 use crate::context::Context;
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
-use crate::{Verdict, evidence, files, hints};
+use crate::verdict::Verdict;
+use crate::{evidence, files, hints};
 
 pub fn run(options: &WorkloadOptions) -> Result<Verdict> {
     let (touches, locality) = (options.kind, options.locality);

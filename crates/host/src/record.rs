@@ -9,48 +9,31 @@ use std::io::{self, PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use std::str::FromStr;
 use std::thread;
 
+use isochrome_model::named;
 use isochrome_model::trace::{Access, Format, Kind, Reader, TraceError};
 use tempfile::TempDir;
 
 /// Source of the plugin.
 const PLUGIN: &str = include_str!("record/plugin.c");
 
-/// Tool that records a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// QEMU if it and a C compiler are installed, else lackey.
-    Auto,
-    /// Valgrind's lackey, which is slower but needs no compiler.
-    Lackey,
-    /// QEMU's user mode, with a plugin.
-    Qemu,
-}
-
-impl FromStr for By {
-    type Err = RecordError;
-
-    fn from_str(text: &str) -> Result<By, RecordError> {
-        match text {
-            "auto" => Ok(By::Auto),
-            "lackey" => Ok(By::Lackey),
-            "qemu" => Ok(By::Qemu),
-            _ => Err(RecordError::Unknown { text: text.to_owned() }),
-        }
+named! {
+    /// Tool that records a program.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum By, "a tool that records programs" {
+        /// QEMU if it and a C compiler are installed, else lackey.
+        Auto = "auto",
+        /// Valgrind's lackey, which is slower but needs no compiler.
+        Lackey = "lackey",
+        /// QEMU's user mode, with a plugin.
+        Qemu = "qemu",
     }
 }
 
 /// Why a program could not be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The name of the tool is unknown.
-    #[error("`{text}` is no way to record\n  hint: auto, lackey or qemu")]
-    Unknown {
-        /// Name that was given.
-        text: String,
-    },
     /// A tool is missing.
     #[error("{tool} is not installed\n  hint: apt-get install {package}")]
     Absent {

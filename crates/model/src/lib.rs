@@ -13,6 +13,7 @@ pub mod geometry;
 pub mod gf2;
 pub mod machine;
 pub mod miss_ratio;
+pub mod names;
 pub mod net;
 pub mod palette;
 pub mod placement;

@@ -7,12 +7,11 @@
 //! contents of a set that only one task uses, and the state by which its lines are replaced, depend on that task alone.
 
 use std::fmt;
-use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::UnknownName;
+use crate::named;
 use crate::stats::{median, quantile_interval};
 use crate::units::CpuId;
 
@@ -21,29 +20,16 @@ pub const CYCLIC_MIN: f64 = 0.9;
 /// Largest share of the lines that LRU may be seen to miss where it misses none, in addition to what a control misses.
 pub const REUSED_MAX: f64 = 0.1;
 
-/// What bounds assume of the replacement policy of the partitioned cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Replacement {
-    /// The least recently used line is replaced, so one refill makes up for a displaced partition.
-    #[default]
-    Lru,
-    /// Any line may be replaced, so tasks that share partitions have no bound.
-    Any,
-}
-
-impl Replacement {
-    /// Every assumption with its name in task sets and on the command line.
-    pub const NAMED: [(&'static str, Self); 2] = [("lru", Self::Lru), ("any", Self::Any)];
-}
-
-impl FromStr for Replacement {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        let known = Self::NAMED.into_iter().find(|(name, _)| *name == text);
-        let names = || Self::NAMED.map(|(name, _)| name).join(", ");
-        known.map(|(_, known)| known).ok_or_else(|| UnknownName::new("an assumption about replacement", text, names()))
+named! {
+    /// What bounds assume of the replacement policy of the partitioned cache.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Replacement, "an assumption about replacement" {
+        /// The least recently used line is replaced, so one refill makes up for a displaced partition.
+        #[default]
+        Lru = "lru",
+        /// Any line may be replaced, so tasks that share partitions have no bound.
+        Any = "any",
     }
 }
 

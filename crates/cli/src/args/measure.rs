@@ -1,5 +1,7 @@
 //! Options of the verbs that measure programs, and of those that show everything at once.
 
+use std::net::SocketAddr;
+
 use super::*;
 
 /// Options of `watch`.
@@ -18,7 +20,7 @@ pub struct WatchOptions {
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub level: u8,
     /// Read the counters at this rate by a task of the highest priority on every CPU, instead of at every switch by the kernel
-    #[arg(long, value_name = "RATE", value_parser = crate::watch::period, conflicts_with = "replay")]
+    #[arg(long, value_name = "RATE", value_parser = period, conflicts_with = "replay")]
     pub poll: Option<Ns>,
     /// Length of the watch [default: until Ctrl-C or the end of the program]
     #[arg(long, value_name = "TIME")]
@@ -42,8 +44,8 @@ pub struct WatchOptions {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pids", "program", "cpu", "duration", "prometheus", "record"])]
     pub replay: Option<PathBuf>,
     /// Serve metrics for Prometheus at this address, or at this port of the loopback device
-    #[arg(long, value_name = "ADDR", value_parser = crate::watch::address)]
-    pub prometheus: Option<std::net::SocketAddr>,
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    pub prometheus: Option<SocketAddr>,
     /// Print JSON at the end
     #[arg(long)]
     pub json: bool,
@@ -144,4 +146,34 @@ pub struct DemoTasksetOptions {
     /// Seed of every random choice [default: a fresh one, which is printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+/// Parses a polling rate such as `500Hz` or `10kHz`, and returns the time between two polls.
+fn period(text: &str) -> Result<Ns, String> {
+    let wrong = || format!("`{text}` is no rate of 1Hz to 100kHz: 500Hz, 10kHz");
+    let number = text.strip_suffix("Hz").ok_or_else(wrong)?;
+    let (number, scale) = number.strip_suffix('k').map_or((number, 1.0), |number| (number, 1e3));
+    let rate = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
+    if (1.0..=1e5).contains(&rate) { Ok(Ns((1e9 / rate) as u64)) } else { Err(wrong()) }
+}
+
+/// Parses an address that may be given by its port alone.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let with_port = || text.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
+    text.parse().ok().or_else(with_port).ok_or_else(|| format!("`{text}` is no address: 127.0.0.1:9187, or a port"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_become_periods() {
+        assert_eq!(period("500Hz"), Ok(Ns(2_000_000)));
+        assert_eq!(period("10kHz"), Ok(Ns(100_000)));
+        assert_eq!(period("2.5 kHz"), Ok(Ns(400_000)));
+        for wrong in ["500", "10k", "0Hz", "1MHz", "-5Hz", "Hz", "NaNHz", "200kHz"] {
+            assert!(period(wrong).unwrap_err().contains(wrong), "{wrong}");
+        }
+    }
 }

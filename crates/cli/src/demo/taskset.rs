@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
 
-use crate::args::{Arguments, DemoTasksetOptions};
-use crate::{Verdict, carry_out, files};
+use crate::args::{Arguments, DemoTasksetOptions, Verb};
+use crate::files;
+use crate::verdict::Verdict;
 
 macro_rules! sources {
     ($($name:literal),*) => {
@@ -25,13 +26,13 @@ const SOURCES: [(&str, &str); 7] =
 /// Line of the task set that names its CPUs.
 const CPUS: &str = "cpus = \"1\"";
 
-/// Carries out all steps of the demonstration in the folder `options.output`, each by an ordinary command line. `@` stands for the folder in
-/// these command lines.
+/// Carries out all steps of the demonstration in the folder `options.output`, each by an ordinary command line, whose verb `carry_out` carries
+/// out. `@` stands for the folder in these command lines.
 ///
 /// The colors are measured again even if some are saved, because saved colors become wrong when the host moves frames. The colors of 2 GiB are
 /// enough: the programs need 16 times less, and measuring all memory of a large machine would take minutes. With `--exceed 1e-2` the profile
 /// needs 299 jobs at each point.
-pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
+pub fn run_all(options: &DemoTasksetOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Result<Verdict> {
     let begin = Instant::now();
     let DemoTasksetOptions { output: folder, duration, margin, seed } = options;
     files::make_folder(folder)?;

@@ -3,8 +3,8 @@
 pub mod blocks;
 pub mod engine;
 mod error;
-pub mod line;
 pub mod marks;
+pub mod messages;
 pub mod planned;
 pub mod profiling;
 pub mod recording;

@@ -15,7 +15,7 @@ use isochrome_model::units::{CpuId, Ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::RunError;
-use super::line::LineProgram;
+use super::messages::MessageDrivenProgram;
 use crate::machine::setting::RealtimeRequest;
 use crate::sys::clock::monotonic;
 
@@ -35,7 +35,7 @@ pub struct MessageDriven {
     /// Time between two releases.
     pub period: Ns,
     /// Running program, which is ready.
-    pub program: LineProgram,
+    pub program: MessageDrivenProgram,
 }
 
 /// Message of the releasing thread about a job.
@@ -215,7 +215,7 @@ mod tests {
         const PERIOD: u64 = 5_000_000;
         let limit = Duration::from_secs(20);
         let script = "echo ready; read line; exec sleep 100".to_owned();
-        let mut program = LineProgram::start(&["sh".into(), "-c".into(), script], &Launch::default()).unwrap();
+        let mut program = MessageDrivenProgram::start(&["sh".into(), "-c".into(), script], &Launch::default()).unwrap();
         program.ready(limit).unwrap();
         let (first, over, (said, heard)) = (monotonic(), AtomicBool::new(false), channel());
         std::thread::scope(|scope| {

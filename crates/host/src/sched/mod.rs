@@ -1,6 +1,6 @@
 //! Events of the scheduler, and what is inferred from them: slices of threads, and jobs of tasks.
 //!
-//! Events come from a [`source`]: programs in the kernel ([`bpf`]), the rings of performance events ([`perf`]), or those of tracefs
+//! Events come from a [`source`], which is chosen when it is [opened](open): programs in the kernel ([`bpf`]), the rings of performance events ([`perf`]), or those of tracefs
 //! ([`tracefs`]). Counts may come from tasks that poll instead ([`polling`]). Every source appends [`SchedEvent`]s CPU by CPU; readers of
 //! several CPUs sort them by time.
 
@@ -8,6 +8,7 @@ pub mod bpf;
 pub mod cost;
 mod error;
 pub mod jobs;
+pub mod open;
 pub mod perf;
 pub mod polling;
 pub mod slices;

@@ -1,6 +1,6 @@
 //! Slices of tasks: intervals in which a thread had a CPU, with the counts of that time.
 //!
-//! A slice lies between two switches that a [source] has recorded. Nothing but the recording runs on the watched CPU.
+//! A slice lies between two switches that a [source](super::source) has recorded. Nothing but the recording runs on the watched CPU.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -9,9 +9,10 @@ use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::{Counts, Entry, Gap, RecordCost, Slice};
 
 use super::error::SchedError;
+use super::open;
 use super::perf::PerfRings;
 use super::polling::Polling;
-use super::source::{self, Source};
+use super::source::Source;
 use super::{EventKind, SchedEvent, ThreadName, cost};
 use crate::counters::events::{self, miss_ratio_events};
 use crate::counters::{CounterError, Counters, ran_throughout};
@@ -166,7 +167,7 @@ impl Slices {
     pub fn open(cpus: &[CpuId], all: bool, counted: &[events::Event]) -> Result<Slices, SchedError> {
         // A followed thread may start another on any CPU.
         let online = if all { Vec::new() } else { Sysfs::system().online_cpus()? };
-        Ok(Slices::of(source::of_switches(cpus, &online, counted)?, cpus, all, !counted.is_empty()))
+        Ok(Slices::of(open::of_switches(cpus, &online, counted)?, cpus, all, !counted.is_empty()))
     }
 
     /// Does the same as [`open`](Self::open) with the events of `source`. `counted`: whether its switches come with counts.

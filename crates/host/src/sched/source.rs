@@ -1,16 +1,9 @@
-//! The common interface of sources of events, and the choice of a source for this machine.
+//! The common interface of sources of events.
 
 use isochrome_model::units::CpuId;
 
 use super::SchedEvent;
-use super::bpf::BpfEvents;
 use super::error::SchedError;
-use super::perf::PerfRings;
-use super::tracefs::Tracefs;
-use crate::counters::events::Event as Counted;
-
-/// Environment variable that keeps programs from being loaded into the kernel, for tests and comparisons.
-const WITHOUT_BPF: &str = "ISOCHROME_WITHOUT_BPF";
 
 /// A source of scheduler events.
 pub trait Source {
@@ -40,37 +33,4 @@ pub trait Source {
 
     /// Returns the name of the source, for people.
     fn name(&self) -> &'static str;
-}
-
-/// Opens a source of switches on `cpus` with the counts of `counted`, and of starts of threads on these CPUs and `elsewhere`: by programs
-/// in the kernel if possible, else by rings of performance events.
-///
-/// Fails as [`PerfRings::open`] does.
-pub fn of_switches(cpus: &[CpuId], elsewhere: &[CpuId], counted: &[Counted]) -> Result<Box<dyn Source>, SchedError> {
-    if let Some(source) = by_bpf(|| BpfEvents::of_switches(cpus, counted)) {
-        return Ok(Box::new(source));
-    }
-    Ok(Box::new(PerfRings::open(if elsewhere.is_empty() { cpus } else { elsewhere }, counted)?))
-}
-
-/// Does the same as [`of_jobs`] with a source that reports the counts of `counted` at every switch; `None` if that is impossible.
-pub fn counting_jobs(cpus: &[CpuId], counted: Option<Counted>) -> Option<Box<dyn Source>> {
-    by_bpf(|| BpfEvents::of_jobs(cpus, counted)).map(|source| Box::new(source) as Box<dyn Source>)
-}
-
-/// Opens a source of switches on `cpus`, and of events of single threads once they are [followed](Source::follow), without counts: by
-/// programs in the kernel if possible, else by tracefs.
-///
-/// Fails as [`Tracefs::open`] does.
-pub fn of_jobs(cpus: &[CpuId]) -> Result<Box<dyn Source>, SchedError> {
-    match counting_jobs(cpus, None) {
-        Some(source) => Ok(source),
-        None => Ok(Box::new(Tracefs::open(cpus)?)),
-    }
-}
-
-/// Opens a source by programs in the kernel; `None` if that fails. The reason does not matter, because other sources exist: a kernel
-/// without eBPF or without a description of its types, or a lack of privilege.
-fn by_bpf(open: impl FnOnce() -> Result<BpfEvents, SchedError>) -> Option<BpfEvents> {
-    if std::env::var_os(WITHOUT_BPF).is_some() { None } else { open().ok() }
 }

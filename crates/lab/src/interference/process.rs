@@ -20,7 +20,7 @@ use isochrome_host::interrupt;
 use isochrome_host::process::Pid;
 use isochrome_host::recolor::RecolorError;
 use isochrome_host::run::RunError;
-use isochrome_host::run::line::{LineProgram, command};
+use isochrome_host::run::messages::{MessageDrivenProgram, command};
 use isochrome_host::sys::clock::process_cpu;
 use isochrome_host::sys::launch::{self, End, Launch};
 use isochrome_host::sys::scheduling::Scheduling;
@@ -66,7 +66,7 @@ pub(super) struct Process {
     /// Standard error of the program, a file in memory.
     stderr: File,
     /// The message-driven program, and the number of jobs of this run that are not complete; `None` for other programs.
-    lines: Option<(LineProgram, u64)>,
+    lines: Option<(MessageDrivenProgram, u64)>,
 }
 
 /// Options for starting a program.
@@ -117,7 +117,7 @@ impl Process {
         };
         let stderr = File::from(memfd_create("stderr", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?);
         let (pid, lines) = if *released {
-            let mut program = LineProgram::start(words, &launch)?;
+            let mut program = MessageDrivenProgram::start(words, &launch)?;
             program.ready(LIMIT)?;
             (program.pid(), Some((program, 0)))
         } else {

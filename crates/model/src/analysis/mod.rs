@@ -35,12 +35,10 @@ pub mod schedule;
 pub mod sensitivity;
 pub mod sharing;
 
-use std::fmt;
-use std::str::FromStr;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::named;
 use crate::replacement::Replacement;
 use crate::supply::Supply;
 use crate::taskset::read::Allotted;
@@ -74,79 +72,30 @@ pub fn assumptions(replacement: Replacement) -> [&'static str; 7] {
     ]
 }
 
-/// A response-time analysis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Analysis {
-    /// γ: the preempting task's partitions that any task in between uses. [Kim2013, eq. 2]
-    #[default]
-    Kim2013,
-    /// No cache delays at all: NoCInt of \[Kim2013\]. Optimistic whenever partitions are shared.
-    NoInterference,
-    /// γ: all partitions of the preempting task. \[Busquets1996\]
-    EcbOnly,
-    /// γ: the largest useful set among the tasks that can be preempted. \[Lee1998\]
-    UcbOnly,
-    /// γ: the preempting task's partitions that are useful to any task in between. \[Tan2007\]
-    UcbUnion,
-    /// γ: the most partitions of one useful set that the preempting task and all tasks above it displace. \[Altmeyer2011\]
-    EcbUnion,
-    /// UCB-union counted over all preemptions of the window together. \[Altmeyer2012\]
-    UcbUnionMultiset,
-    /// ECB-union counted over all preemptions of the window together. \[Altmeyer2012\]
-    EcbUnionMultiset,
-    /// For each task the smaller of the two multiset bounds. \[Altmeyer2012\]
-    CombinedMultiset,
-}
-
-impl Analysis {
-    /// Every analysis, in the order of the documentation.
-    pub const ALL: [Self; 9] = [
-        Self::Kim2013,
-        Self::NoInterference,
-        Self::EcbOnly,
-        Self::UcbOnly,
-        Self::UcbUnion,
-        Self::EcbUnion,
-        Self::UcbUnionMultiset,
-        Self::EcbUnionMultiset,
-        Self::CombinedMultiset,
-    ];
-
-    /// Returns the name used on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kim2013 => "kim2013",
-            Self::NoInterference => "no-interference",
-            Self::EcbOnly => "ecb-only",
-            Self::UcbOnly => "ucb-only",
-            Self::UcbUnion => "ucb-union",
-            Self::EcbUnion => "ecb-union",
-            Self::UcbUnionMultiset => "ucb-union-multiset",
-            Self::EcbUnionMultiset => "ecb-union-multiset",
-            Self::CombinedMultiset => "combined-multiset",
-        }
-    }
-}
-
-impl fmt::Display for Analysis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Error for a name that no analysis has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not an analysis\n  hint: there are kim2013, no-interference, ecb-only, ucb-only, ucb-union, ecb-union, ucb-union-multiset, ecb-union-multiset, combined-multiset"
-)]
-pub struct UnknownAnalysis(String);
-
-impl FromStr for Analysis {
-    type Err = UnknownAnalysis;
-
-    fn from_str(name: &str) -> Result<Self, UnknownAnalysis> {
-        Self::ALL.into_iter().find(|analysis| analysis.name() == name).ok_or_else(|| UnknownAnalysis(name.to_owned()))
+named! {
+    /// A response-time analysis.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Analysis, "an analysis" {
+        /// γ: the preempting task's partitions that any task in between uses. [Kim2013, eq. 2]
+        #[default]
+        Kim2013 = "kim2013",
+        /// No cache delays at all: NoCInt of \[Kim2013\]. Optimistic whenever partitions are shared.
+        NoInterference = "no-interference",
+        /// γ: all partitions of the preempting task. \[Busquets1996\]
+        EcbOnly = "ecb-only",
+        /// γ: the largest useful set among the tasks that can be preempted. \[Lee1998\]
+        UcbOnly = "ucb-only",
+        /// γ: the preempting task's partitions that are useful to any task in between. \[Tan2007\]
+        UcbUnion = "ucb-union",
+        /// γ: the most partitions of one useful set that the preempting task and all tasks above it displace. \[Altmeyer2011\]
+        EcbUnion = "ecb-union",
+        /// UCB-union counted over all preemptions of the window together. \[Altmeyer2012\]
+        UcbUnionMultiset = "ucb-union-multiset",
+        /// ECB-union counted over all preemptions of the window together. \[Altmeyer2012\]
+        EcbUnionMultiset = "ecb-union-multiset",
+        /// For each task the smaller of the two multiset bounds. \[Altmeyer2012\]
+        CombinedMultiset = "combined-multiset",
     }
 }
 

@@ -104,6 +104,18 @@ struct Held {
     left_ns: u64,
 }
 
+/// What a job does while it has the CPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    RefillPrivateLevels,
+    /// Refills a partition. `spent_ns`: the time that was spent on it so far.
+    Refill {
+        partition: u32,
+        spent_ns: u64,
+    },
+    Execute,
+}
+
 impl Job {
     fn new(core: &[CoreTask], arrival: &Arrival, switch_ns: u64) -> Job {
         let execution_ns = arrival.execution_ns.saturating_add(switch_ns.saturating_mul(2));
@@ -159,6 +171,34 @@ impl Job {
         self.execution_ns - next
     }
 
+    /// Returns what the job does when it has the CPU, and for how long at most, in ns.
+    fn next_action(&self, charges: Charges) -> (Action, u64) {
+        if self.private_ns > 0 {
+            return (Action::RefillPrivateLevels, self.private_ns);
+        }
+        match self.partial.or_else(|| self.missing.iter().next().map(|partition| (partition, 0))) {
+            Some((partition, spent_ns)) => (Action::Refill { partition, spent_ns }, charges.refill_ns - spent_ns),
+            None => {
+                let preemptible_in_ns = self.stretch_ns.filter(|&rest| rest > 0).unwrap_or(u64::MAX);
+                (Action::Execute, self.undisturbed_ns().min(preemptible_in_ns))
+            }
+        }
+    }
+
+    /// Carries out `action` for `step` ns, of at most the time of [`next_action`](Self::next_action). `awaited`: as for
+    /// [`execute`](Self::execute).
+    fn act(&mut self, action: Action, step: u64, charges: Charges, awaited: bool) {
+        match action {
+            Action::RefillPrivateLevels => self.private_ns -= step,
+            Action::Refill { partition, spent_ns } if spent_ns + step == charges.refill_ns => {
+                self.missing.remove(partition);
+                self.partial = None;
+            }
+            Action::Refill { partition, spent_ns } => self.partial = Some((partition, spent_ns + step)),
+            Action::Execute => self.execute(step, awaited),
+        }
+    }
+
     /// Executes the job for `step` ns. `awaited`: whether a higher task waits.
     fn execute(&mut self, step: u64, awaited: bool) {
         self.execution_ns -= step;
@@ -173,7 +213,10 @@ impl Job {
     }
 
     /// Gives the job the CPU, for the first time or again. `owned`: whether a partition still holds the data of its task.
-    fn resume(&mut self, task: &CoreTask, owned: impl Fn(u32) -> bool) {
+    fn resume(&mut self, task: &CoreTask, now: u64, owned: impl Fn(u32) -> bool) {
+        if !self.started {
+            self.start_ns = now;
+        }
         self.find_missing(task, owned);
         self.started = true;
         self.stretch_ns = None;
@@ -279,11 +322,8 @@ pub fn play_with_steal(
         let resumes = running != Some(chosen) || !job.started;
         if resumes || displaced {
             let owned = |partition: u32| owners[partition as usize] == Some(chosen);
-            if !job.started {
-                job.start_ns = now;
-            }
             if resumes {
-                job.resume(&core[chosen], owned)
+                job.resume(&core[chosen], now, owned)
             } else {
                 job.find_missing(&core[chosen], owned)
             }
@@ -292,44 +332,26 @@ pub fn play_with_steal(
                 job.private_ns = charges.preemption_ns;
             }
         }
-        // Refill the private levels or a missing partition, or execute.
-        let private = job.private_ns > 0;
-        let refill = job.partial.or_else(|| job.missing.iter().next().map(|partition| (partition, 0)));
-        let mut step = match refill {
-            _ if private => job.private_ns,
-            Some((partition, spent_ns)) => {
-                owners[partition as usize] = Some(chosen);
-                charges.refill_ns - spent_ns
-            }
-            None => job.undisturbed_ns().min(job.stretch_ns.filter(|&rest| rest > 0).unwrap_or(u64::MAX)),
-        };
+        let (action, mut step) = job.next_action(charges);
+        if let Action::Refill { partition, .. } = action {
+            owners[partition as usize] = Some(chosen);
+        }
         if let Some(next) = coming.peek() {
             step = step.min(next.release_ns - now);
         }
         step = step.min(undisturbed_until - now);
         if step > 0 {
-            let refilling = private || refill.is_some();
+            let refilling = action != Action::Execute;
             played.stretches.push(Stretch { task: chosen, start_ns: now, end_ns: now + step, refilling });
         }
         now += step;
-        match refill {
-            _ if private => job.private_ns -= step,
-            Some((partition, spent_ns)) if spent_ns + step == charges.refill_ns => {
-                job.missing.remove(partition);
-                job.partial = None;
-            }
-            Some((partition, spent_ns)) => job.partial = Some((partition, spent_ns + step)),
-            None => {
-                job.execute(step, above.iter().any(|queue| !queue.is_empty()));
-                if job.execution_ns == 0 {
-                    let Job { arrival_ns, release_ns, start_ns, .. } = *job;
-                    played.responses_ns[chosen] = played.responses_ns[chosen].max(now - arrival_ns);
-                    let completed = Completed { task: chosen, arrival_ns, release_ns, start_ns, completion_ns: now };
-                    played.jobs.push(completed);
-                    queues[chosen].pop_front();
-                    running = None;
-                }
-            }
+        job.act(action, step, charges, above.iter().any(|queue| !queue.is_empty()));
+        if action == Action::Execute && job.execution_ns == 0 {
+            let Job { arrival_ns, release_ns, start_ns, .. } = *job;
+            played.responses_ns[chosen] = played.responses_ns[chosen].max(now - arrival_ns);
+            played.jobs.push(Completed { task: chosen, arrival_ns, release_ns, start_ns, completion_ns: now });
+            queues[chosen].pop_front();
+            running = None;
         }
     }
     played

@@ -7,70 +7,31 @@
 mod files;
 pub mod ways;
 
-use std::fmt;
-use std::str::FromStr;
-
-use crate::plan::{Plan, UnknownName};
+use crate::named;
+use crate::plan::Plan;
 pub use files::write;
 use ways::WayRules;
 
-/// A system that can restrict programs or guests to parts of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
-    /// Linux resctrl (Intel CAT, AMD QoS, Arm MPAM): a shell script that makes the groups.
-    Resctrl,
-    /// OCI runtime-spec 1.3, `linux.intelRdt`: a fragment per task.
-    Oci,
-    /// Xen's cache coloring: a fragment of `xl.cfg` per core.
-    Xen,
-    /// Jailhouse's `.cache_regions`: a fragment of a cell's configuration per core.
-    Jailhouse,
-    /// Bao's `.colors`: a fragment of a virtual machine's configuration per core.
-    Bao,
-    /// Intel's pqos: a shell script.
-    Pqos,
-    /// systemd: a unit per task that joins its resctrl group before the program begins.
-    Systemd,
-    /// PALLOC's control groups: a shell script.
-    Palloc,
-}
-
-impl Target {
-    /// All targets, in the order of [`Target`].
-    pub const ALL: [Target; 8] = [
-        Target::Resctrl,
-        Target::Oci,
-        Target::Xen,
-        Target::Jailhouse,
-        Target::Bao,
-        Target::Pqos,
-        Target::Systemd,
-        Target::Palloc,
-    ];
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Target::Resctrl => "resctrl",
-            Target::Oci => "oci",
-            Target::Xen => "xen",
-            Target::Jailhouse => "jailhouse",
-            Target::Bao => "bao",
-            Target::Pqos => "pqos",
-            Target::Systemd => "systemd",
-            Target::Palloc => "palloc",
-        })
-    }
-}
-
-impl FromStr for Target {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        Target::ALL.into_iter().find(|target| target.to_string() == text).ok_or_else(|| {
-            UnknownName::new("a system to export to", text, Target::ALL.map(|target| target.to_string()).join(", "))
-        })
+named! {
+    /// A system that can restrict programs or guests to parts of a cache.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Target, "a system to export to" {
+        /// Linux resctrl (Intel CAT, AMD QoS, Arm MPAM): a shell script that makes the groups.
+        Resctrl = "resctrl",
+        /// OCI runtime-spec 1.3, `linux.intelRdt`: a fragment per task.
+        Oci = "oci",
+        /// Xen's cache coloring: a fragment of `xl.cfg` per core.
+        Xen = "xen",
+        /// Jailhouse's `.cache_regions`: a fragment of a cell's configuration per core.
+        Jailhouse = "jailhouse",
+        /// Bao's `.colors`: a fragment of a virtual machine's configuration per core.
+        Bao = "bao",
+        /// Intel's pqos: a shell script.
+        Pqos = "pqos",
+        /// systemd: a unit per task that joins its resctrl group before the program begins.
+        Systemd = "systemd",
+        /// PALLOC's control groups: a shell script.
+        Palloc = "palloc",
     }
 }
 

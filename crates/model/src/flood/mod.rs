@@ -5,65 +5,29 @@
 
 pub mod parameters;
 
-use std::fmt;
-use std::str::FromStr;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::Geometry;
+use crate::named;
 use crate::units::Bytes;
 
-/// A pattern of accesses that floods a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Pattern {
-    /// Writes every line, one after the other: the naive flooder of [Liedtke1997, §5.1]. ([`Flood`])
-    Write,
-    /// Reads every line, one after the other, so that no refill has to write back a line. ([`Flood`])
-    Read,
-    /// Leaves the state in which two write-backs precede each refill, if replacement is LRU. ([`DoublePurge`])
-    DoublePurge,
-    /// Writes more lines of a set in a row than it has ways, set after set, for the densest write-backs. ([`Storm`])
-    Storm,
-    /// Follows several chains of dependent loads in random order at once, for as many outstanding misses as the core supports.
-    /// ([`Chains`])
-    Chains,
-}
-
-impl Pattern {
-    /// All patterns.
-    pub const ALL: [Pattern; 5] =
-        [Pattern::Write, Pattern::Read, Pattern::DoublePurge, Pattern::Storm, Pattern::Chains];
-
-    /// Returns the name used on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Pattern::Write => "write",
-            Pattern::Read => "read",
-            Pattern::DoublePurge => "double-purge",
-            Pattern::Storm => "storm",
-            Pattern::Chains => "chains",
-        }
-    }
-}
-
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// Error for a name that no pattern has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no flood is called `{0}`\n  hint: choose one of write, read, double-purge, storm, chains")]
-pub struct NoSuchPattern(String);
-
-impl FromStr for Pattern {
-    type Err = NoSuchPattern;
-
-    fn from_str(text: &str) -> Result<Pattern, NoSuchPattern> {
-        Pattern::ALL.into_iter().find(|pattern| pattern.name() == text).ok_or_else(|| NoSuchPattern(text.to_owned()))
+named! {
+    /// A pattern of accesses that floods a cache.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Pattern, "a flood" {
+        /// Writes every line, one after the other: the naive flooder of [Liedtke1997, §5.1]. ([`Flood`])
+        Write = "write",
+        /// Reads every line, one after the other, so that no refill has to write back a line. ([`Flood`])
+        Read = "read",
+        /// Leaves the state in which two write-backs precede each refill, if replacement is LRU. ([`DoublePurge`])
+        DoublePurge = "double-purge",
+        /// Writes more lines of a set in a row than it has ways, set after set, for the densest write-backs. ([`Storm`])
+        Storm = "storm",
+        /// Follows several chains of dependent loads in random order at once, for as many outstanding misses as the core supports.
+        /// ([`Chains`])
+        Chains = "chains",
     }
 }
 

@@ -26,7 +26,7 @@ use rayon::prelude::*;
 
 use super::allocate::{Effort, Groups, Outcome, Rules, TOLERANCE, best};
 use super::heuristics::{Growth, cata};
-use super::{Objective, Request, Share, Solution};
+use super::{Objective, Progress, Request, Share, Solution};
 use crate::analysis::sensitivity::{Change, last_that_holds};
 use crate::analysis::{core_tasks, utilization};
 use crate::taskset::{Scope, TIME_MAX_NS, Task, TaskSet};
@@ -41,15 +41,6 @@ const COLUMN_NODES: u64 = 100_000;
 const IMPROVING_NODES: u64 = 500;
 /// Precision to which the price of a partition is determined.
 const PRICE_STEP: f64 = 1e-7;
-
-/// Progress of the search.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress {
-    /// Best value found, in the unit of the objective; `None` before a plan is found.
-    pub best: Option<f64>,
-    /// Proven bound: no plan is better than this.
-    pub bound: f64,
-}
 
 pub(crate) fn solve(set: &TaskSet, rules: Rules, objective: Objective, request: &Request) -> Solution {
     match objective {
@@ -162,6 +153,42 @@ fn fewest_partitions(set: &TaskSet, rules: Rules, request: &Request) -> Found {
     }
 }
 
+/// The search for the price of a partition, which lies between `low` and `high`. `high` is doubled until the cheapest split uses no more
+/// partitions than there are, at most up to `most`, a price at which the fewest partitions are the cheapest.
+struct PriceSearch {
+    low: f64,
+    high: f64,
+    most: f64,
+    /// Whether `high` is known to be high enough.
+    is_enough: bool,
+}
+
+impl PriceSearch {
+    fn price(&self) -> f64 {
+        (self.low + self.high) / 2.0
+    }
+
+    fn is_over(&self) -> bool {
+        self.high - self.low <= PRICE_STEP
+    }
+
+    /// Goes on with lower prices if at the current price there are partitions to spare, else with higher prices.
+    fn narrow(&mut self, to_spare: bool) {
+        if self.is_over() {
+            return;
+        }
+        let price = self.price();
+        if to_spare {
+            (self.high, self.is_enough) = (price, true);
+        } else {
+            self.low = price;
+            if !self.is_enough && self.high < self.most {
+                self.high = self.most.min(2.0 * self.high);
+            }
+        }
+    }
+}
+
 fn least_utilization(
     set: &TaskSet,
     rules: Rules,
@@ -183,33 +210,25 @@ fn least_utilization(
     };
     let mut columns = Columns::new(set, rules, &kinds, partitions);
     let exact = platform.scope == Scope::Shared && kinds.states <= EXACT_STATES_MAX;
-    // The price of a partition is searched between these. `high` is doubled until the cheapest split uses no more partitions than there are,
-    // at most up to a price at which the fewest partitions are the cheapest. Only shared partitions have a price.
-    let (mut low, mut high) = (0.0, if platform.scope == Scope::Shared { 0.1 } else { 0.0 });
-    let price_max = f64::from(platform.cores) * columns.costliest();
-    let mut is_enough = false;
+    // Only shared partitions have a price.
+    let mut search = PriceSearch {
+        low: 0.0,
+        high: if platform.scope == Scope::Shared { 0.1 } else { 0.0 },
+        most: f64::from(platform.cores) * columns.costliest(),
+        is_enough: false,
+    };
     let mut proven: f64 = 0.0;
     let mut rounds: u32 = 0;
     loop {
-        let price = (low + high) / 2.0;
         let (bound, chosen) = if exact {
             let (bound, chosen) = columns.cheapest(platform.cores);
             (bound, vec![chosen])
         } else if platform.scope == Scope::Private {
             columns.with_all(platform.cores)
         } else {
-            let (bound, chosen) = columns.priced(platform.cores, price);
+            let (bound, chosen) = columns.priced(platform.cores, search.price());
             let used: usize = chosen[0].iter().map(|column| column.1).sum();
-            if high - low > PRICE_STEP {
-                if used < columns.width {
-                    (high, is_enough) = (price, true);
-                } else {
-                    low = price;
-                    if !is_enough && high < price_max {
-                        high = price_max.min(2.0 * high);
-                    }
-                }
-            }
+            search.narrow(used < columns.width);
             (bound, chosen)
         };
         proven = proven.max(bound);
@@ -247,7 +266,7 @@ fn least_utilization(
             incumbent = Some(better);
         }
         // With prices, the bound may stay below every plan: the duality gap.
-        if !exact && all_exact && high - low <= PRICE_STEP && rounds > 40 {
+        if !exact && all_exact && search.is_over() && rounds > 40 {
             return done(incumbent, Some(proven));
         }
     }

@@ -391,7 +391,7 @@ impl Task {
         match (&self.workload, &self.trace) {
             (Some(workload), None) => Ok(Source::Workload(self.parsed::<Workload, WorkloadError>(workload.parse())?)),
             (None, Some(trace)) => {
-                let format = self.parsed::<Format, TraceError>(self.format.as_deref().unwrap_or("din").parse())?;
+                let format: Format = self.parsed(self.format.as_deref().unwrap_or("din").parse())?;
                 Ok(Source::Trace(trace.clone(), format))
             }
             _ => Err(self.wrong("a program is needed, and one only".to_owned(), "give either `workload` or `trace`")),

@@ -116,7 +116,9 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
         switch_ns: file.number("switch_ns")?.unwrap_or(0),
         release_interrupt_ns: file.number("release_interrupt_ns")?.unwrap_or(0),
         preemption_ns: file.number("preemption_ns")?.unwrap_or(0),
-        replacement: overrides.replacement.unwrap_or(file.choice("replacement", &Replacement::NAMED)?),
+        replacement: overrides
+            .replacement
+            .unwrap_or(file.choice("replacement", &Replacement::ALL.map(|known| (known.name(), known)))?),
         scope: file.choice("cache", &[("shared", Scope::Shared), ("private", Scope::Private)])?,
         page: Bytes(file.number("page_bytes")?.unwrap_or(4096)),
         memory_rule: file.choice("memory_rule", &[("pages", MemoryRule::Pages), ("kim2013", MemoryRule::Kim2013)])?,

@@ -8,8 +8,8 @@ mod text;
 mod write;
 
 use std::io::{ErrorKind, Read};
-use std::str::FromStr;
 
+use crate::named;
 pub use crate::sim::{Access, Kind};
 pub use compact::Writer;
 pub use write::AnyWriter;
@@ -17,43 +17,20 @@ pub use write::AnyWriter;
 /// Number of accesses that are handed over at a time.
 const BATCH: usize = 1 << 14;
 
-/// Format of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// Dinero's text format. Each line has a label (0 read, 1 write, 2 instruction fetch; or r, w, i) and a hexadecimal address.
-    /// The rest of the line is ignored, and every access is one byte.
-    Din,
-    /// Output of `valgrind --tool=lackey --trace-mem=yes`: ` L`, ` S`, ` M` (a load and a store) and `I ` lines of
-    /// `address,bytes`. Lines that begin with `==` are valgrind's own and skipped.
-    Lackey,
-    /// Little-endian 64-bit addresses, each an access of one byte. Bit 63 is set for writes.
-    U64,
-    /// The compact binary format of isochrome, which [`Writer`] writes.
-    Iso,
-}
-
-impl std::fmt::Display for Format {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Format::Din => "din",
-            Format::Lackey => "lackey",
-            Format::U64 => "u64",
-            Format::Iso => "iso",
-        })
-    }
-}
-
-impl FromStr for Format {
-    type Err = TraceError;
-
-    fn from_str(text: &str) -> Result<Format, TraceError> {
-        match text {
-            "din" => Ok(Format::Din),
-            "lackey" => Ok(Format::Lackey),
-            "u64" => Ok(Format::U64),
-            "iso" => Ok(Format::Iso),
-            _ => Err(TraceError::Format { text: text.to_owned() }),
-        }
+named! {
+    /// Format of a trace.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Format, "a trace format" {
+        /// Dinero's text format. Each line has a label (0 read, 1 write, 2 instruction fetch; or r, w, i) and a hexadecimal address.
+        /// The rest of the line is ignored, and every access is one byte.
+        Din = "din",
+        /// Output of `valgrind --tool=lackey --trace-mem=yes`: ` L`, ` S`, ` M` (a load and a store) and `I ` lines of
+        /// `address,bytes`. Lines that begin with `==` are valgrind's own and skipped.
+        Lackey = "lackey",
+        /// Little-endian 64-bit addresses, each an access of one byte. Bit 63 is set for writes.
+        U64 = "u64",
+        /// The compact binary format of isochrome, which [`Writer`] writes.
+        Iso = "iso",
     }
 }
 
@@ -89,12 +66,6 @@ pub enum TraceError {
         name: String,
         /// The error of the stream.
         source: std::io::Error,
-    },
-    /// The text is not the name of a format.
-    #[error("`{text}` is not a trace format\n  hint: din, lackey, u64 or iso")]
-    Format {
-        /// The text that was given.
-        text: String,
     },
 }
 

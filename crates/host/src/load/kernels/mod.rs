@@ -15,9 +15,7 @@ mod matmul;
 mod memory;
 mod sample;
 
-use std::fmt;
-use std::str::FromStr;
-
+use isochrome_model::named;
 use isochrome_model::units::Bytes;
 
 pub use dct::Dct;
@@ -41,17 +39,19 @@ pub trait Kernel: Send {
     fn check(&self) -> Result<(), KernelError>;
 }
 
-/// The kernels that run as short jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum KernelKind {
-    /// [`Filter`] of 64-bit floating-point numbers.
-    FilterF64,
-    /// [`Filter`] of 32-bit integers.
-    FilterI32,
-    /// [`Dct`].
-    Dct,
-    /// [`Fft`].
-    Fft,
+named! {
+    /// The kernels that run as short jobs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum KernelKind, "a kernel" {
+        /// [`Filter`] of 64-bit floating-point numbers.
+        FilterF64 = "filter",
+        /// [`Filter`] of 32-bit integers.
+        FilterI32 = "filter-i32",
+        /// [`Dct`].
+        Dct = "dct",
+        /// [`Fft`].
+        Fft = "fft",
+    }
 }
 
 /// The sizes that a kernel accepts.
@@ -70,19 +70,6 @@ pub struct Sizes {
 }
 
 impl KernelKind {
-    /// All kinds of kernels.
-    pub const ALL: [KernelKind; 4] = [KernelKind::FilterF64, KernelKind::FilterI32, KernelKind::Dct, KernelKind::Fft];
-
-    /// Returns the name on the command line and in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            KernelKind::FilterF64 => "filter",
-            KernelKind::FilterI32 => "filter-i32",
-            KernelKind::Dct => "dct",
-            KernelKind::Fft => "fft",
-        }
-    }
-
     /// Returns the sizes that are accepted. The sizes of the filter are those of [Liedtke1997, §5.2].
     pub const fn sizes(self) -> Sizes {
         match self {
@@ -134,30 +121,9 @@ impl KernelKind {
     }
 }
 
-impl fmt::Display for KernelKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for KernelKind {
-    type Err = KernelError;
-
-    fn from_str(name: &str) -> Result<Self, KernelError> {
-        let found = KernelKind::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| KernelError::Unknown { name: name.to_owned() })
-    }
-}
-
 /// Error of a kernel: the request cannot be fulfilled, or a result is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// No kernel has this name.
-    #[error("no kernel is called `{name}`\n  hint: choose one of {}", KernelKind::ALL.map(KernelKind::name).join(", "))]
-    Unknown {
-        /// The name that was given.
-        name: String,
-    },
     /// A size outside the range of the kernel.
     #[error(
         "{kind}: {size} {unit} cannot be run\n  hint: choose {article} from {min} to {max}",
@@ -245,7 +211,7 @@ mod tests {
         }
         assert_eq!(
             "fir".parse::<KernelKind>().unwrap_err().to_string(),
-            "no kernel is called `fir`\n  hint: choose one of filter, filter-i32, dct, fft"
+            "`fir` is not a kernel\n  hint: there are filter, filter-i32, dct, fft"
         );
     }
 

@@ -26,8 +26,8 @@ use self::helpers::Helper;
 use self::journal::Thread;
 use self::seized::{Seized, is_ours, put_back};
 use super::error::RecolorError;
-use super::filtered;
-use super::filtered::Judge;
+use super::seccomp;
+use super::seccomp::Judge;
 use super::wanted::MAX_PAUSE;
 use crate::interrupt::interrupted;
 use crate::process::{Mappings, Pid, ProcessError};
@@ -238,7 +238,7 @@ impl Hold {
     /// Checks that no filter of the program forbids the calls that open and map pages of known color; fails otherwise.
     pub fn check_reference_allowed(&self) -> Result<(), RecolorError> {
         let leader = self.journal.threads[self.leader].id;
-        filtered::check_reference(self.pid, leader, self.journal.cave + WAIT)
+        seccomp::check_reference(self.pid, leader, self.journal.cave + WAIT)
     }
 
     fn answer(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<Answer, RecolorError> {

@@ -26,7 +26,7 @@ const SIGKILL: i32 = 9;
 /// A program that was started.
 pub(super) struct Started {
     pub(super) pid: Pid,
-    /// Child process; `None` for a message-driven program, whose child process is owned by its `LineProgram`.
+    /// Child process; `None` for a message-driven program, whose child process is owned by its `MessageDrivenProgram`.
     pub(super) child: Option<Child>,
     pub(super) gone: bool,
     pub(super) memory: Bytes,

@@ -18,8 +18,8 @@ use crate::interrupt;
 use crate::process::Pid;
 use crate::recolor::lock;
 use crate::run::error::RunError;
-use crate::run::line::{LineProgram, command};
 use crate::run::marks::MarkReader;
+use crate::run::messages::{MessageDrivenProgram, command};
 use crate::run::planned::Planned;
 use crate::run::releases::MessageDriven;
 use crate::run::shielding::{CpuShield, VARIABLE};
@@ -69,7 +69,7 @@ impl Session<'_, '_> {
             };
             let mut marks = None;
             let (pid, child) = if program.jobs == Jobs::Line && !program.best_effort {
-                let program = LineProgram::start(&program.command, &launch)?;
+                let program = MessageDrivenProgram::start(&program.command, &launch)?;
                 let pid = program.pid();
                 message_driven.push(MessageDriven {
                     task,

@@ -12,8 +12,9 @@ use super::{Observation, Observed};
 use crate::counters::events::Event as Counted;
 use crate::counters::ran_throughout;
 use crate::sched::error::SchedError;
+use crate::sched::open;
 use crate::sched::perf::PerfRings;
-use crate::sched::source::{self, Source};
+use crate::sched::source::Source;
 use crate::sched::{EventKind, SchedEvent};
 use crate::sys::perf::GroupReading;
 
@@ -54,7 +55,7 @@ impl JobEvents {
     /// Records the events of `cpus` from now on, with the counts of `counted` in user mode. If the event cannot be counted, the reason is
     /// returned, and jobs are observed without counts.
     ///
-    /// Fails as [`source::of_jobs`] does.
+    /// Fails as [`open::of_jobs`] does.
     pub fn open(cpus: &[CpuId], counted: Option<Counted>) -> Result<(JobEvents, Option<SchedError>), SchedError> {
         let events = |source, rings, counts: bool| JobEvents {
             source,
@@ -62,7 +63,7 @@ impl JobEvents {
             reported: counts.then(Reported::default),
             events: Vec::new(),
         };
-        if let Some(source) = source::counting_jobs(cpus, counted) {
+        if let Some(source) = open::counting_jobs(cpus, counted) {
             return Ok((events(source, None, counted.is_some()), None));
         }
         // The rings must be opened before the source: the kernel reports an event in the order in which listeners were added, so the counts
@@ -72,7 +73,7 @@ impl JobEvents {
             rings => (rings.and_then(Result::ok), None),
         };
         let counts = rings.is_some();
-        Ok((events(source::of_jobs(cpus)?, rings, counts), why))
+        Ok((events(open::of_jobs(cpus)?, rings, counts), why))
     }
 
     /// Whether counts are reported.

@@ -23,7 +23,7 @@ const READ_BYTES: usize = 4096;
 const END_LIMIT: Duration = Duration::from_millis(500);
 
 /// A running message-driven program. Dropping this ends the program.
-pub struct LineProgram {
+pub struct MessageDrivenProgram {
     name: String,
     child: Child,
     input: Option<ChildStdin>,
@@ -51,9 +51,9 @@ pub fn command(words: &[String]) -> io::Result<Command> {
     Ok(command)
 }
 
-impl LineProgram {
+impl MessageDrivenProgram {
     /// Starts the program `words` with the settings in `launch`.
-    pub fn start(words: &[String], launch: &Launch) -> Result<LineProgram, RunError> {
+    pub fn start(words: &[String], launch: &Launch) -> Result<MessageDrivenProgram, RunError> {
         let name = words.first().cloned().unwrap_or_default();
         let failed = |source| RunError::Start { program: name.clone(), source };
         let mut command = command(words).map_err(failed)?;
@@ -66,7 +66,7 @@ impl LineProgram {
         if let Some(input) = &input {
             rustix::io::ioctl_fionbio(input, true).map_err(|error| failed(error.into()))?;
         }
-        Ok(LineProgram { name, child, input, output, owed: 1 })
+        Ok(MessageDrivenProgram { name, child, input, output, owed: 1 })
     }
 
     /// Returns the process of the program.
@@ -165,7 +165,7 @@ impl LineProgram {
     }
 }
 
-impl Drop for LineProgram {
+impl Drop for MessageDrivenProgram {
     fn drop(&mut self) {
         // The program should end at the end of its input.
         self.input = None;
@@ -187,8 +187,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    fn shell(script: &str) -> LineProgram {
-        LineProgram::start(&["sh".into(), "-c".into(), script.into()], &Launch::default()).unwrap()
+    fn shell(script: &str) -> MessageDrivenProgram {
+        MessageDrivenProgram::start(&["sh".into(), "-c".into(), script.into()], &Launch::default()).unwrap()
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         let mut jobs = (0..3).map(|_| often.job(LIMIT));
         assert!(jobs.any(|job| matches!(job, Err(RunError::Unreleased { .. }))));
         assert!(matches!(shell("exit 3").ready(LIMIT), Err(RunError::Ended { action: "get ready", .. })));
-        let missing = LineProgram::start(&["/nowhere/at/all".into()], &Launch::default());
+        let missing = MessageDrivenProgram::start(&["/nowhere/at/all".into()], &Launch::default());
         assert!(matches!(missing, Err(RunError::Start { .. })));
     }
 
