@@ -17,7 +17,8 @@ test: toolchain python
 	$(PYTHON) scripts/tests.py "$(CARGO) test --workspace --locked --no-fail-fast" "$(MAKE) test-python"
 
 # What can be said without hardware, without root and without a release build, in two minutes once the dependencies are built.
-check: toolchain
+check: toolchain python
+	$(PYTHON) scripts/structure.py
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --lib --bins
@@ -40,7 +41,8 @@ test-python: toolchain python $(VENV)/made
 	  $(PIP) --no-deps --no-build-isolation --force-reinstall ./crates/python
 	$(VENV)/bin/python -m pytest -p no:cacheprovider -rs crates/python/tests
 
-lint: toolchain
+lint: toolchain python
+	$(PYTHON) scripts/structure.py
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
