@@ -144,7 +144,7 @@ fn run(mut options: Options) -> Result<ExitCode> {
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let mut rng = fastrand::Rng::with_seed(seed);
     let Some(colors) = color_count(options)? else {
-        eprintln!("pair: inconclusive, the palette is in doubt\n  hint: try again when the machine is quieter");
+        eprintln!("pair: inconclusive, the palette is in doubt\n  hint: try again when the machine is less busy");
         return Ok(ExitCode::from(3));
     };
     ensure!(colors >= 4, "{colors} colors cannot be split into a quarter and the rest");

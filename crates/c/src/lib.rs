@@ -70,7 +70,7 @@ impl Isochrome {
             }
             doubt = inference.doubts.first().map_or("a color fails an eviction test".to_owned(), ToString::to_string);
         }
-        Err(format!("the colors are in doubt: {doubt}\n  hint: try again when the machine is quieter"))
+        Err(format!("the colors are in doubt: {doubt}\n  hint: try again when the machine is less busy"))
     }
 
     fn regions(&self) -> MutexGuard<'_, BTreeMap<usize, ColoredRegion>> {

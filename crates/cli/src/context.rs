@@ -30,7 +30,7 @@ const STACK: Bytes = Bytes(256 << 10);
 /// Error for colors that were found but cannot be trusted, so that all results with them would be inconclusive.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the palette is in doubt: {0}\n  hint: try again when the machine is quieter, or on another CPU (--cpu); `isochrome palette --verify` shows the state"
+    "the palette is in doubt: {0}\n  hint: try again when the machine is less busy, or on another CPU (--cpu); `isochrome palette --verify` shows the state"
 )]
 pub struct InDoubt(String);
 
@@ -184,16 +184,16 @@ pub fn listed_cpus(list: &str, may: &[CpuId]) -> Result<Vec<CpuId>> {
     let cpus = parse_list(list, may.iter().max().map_or(0, |last| last + 1))?;
     ensure!(
         !cpus.is_empty() && cpus.iter().all(|cpu| may.contains(cpu)),
-        "`{list}` names no CPUs, or some that are not to be had\n  hint: choose among {}",
+        "`{list}` names no CPU, or a CPU that is not available\n  hint: choose among {}",
         format_list(&may)
     );
     Ok(cpus.into_iter().map(CpuId).collect())
 }
 
 /// Returns the requested seed, or a random one if none was requested.
-pub fn seed(asked: Option<u64>) -> u64 {
+pub fn seed(requested: Option<u64>) -> u64 {
     // Few digits, so that people can copy the seed without mistakes.
-    asked.unwrap_or_else(|| fastrand::u64(..1_000_000))
+    requested.unwrap_or_else(|| fastrand::u64(..1_000_000))
 }
 
 /// Returns the requested method; `None` for [`By::Auto`], which uses the first method that works.

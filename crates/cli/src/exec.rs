@@ -142,7 +142,7 @@ fn relay_for(options: &ExecOptions, command: &mut Command, launch: &mut Launch) 
 /// Prints why the program does not start, and returns the exit code of env(1) for that.
 fn not_started(program: &OsString, error: std::io::Error) -> Verdict {
     let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    let hint = "is it in PATH, and may you use the CPUs and the policy asked for?";
+    let hint = "is it in PATH, and may you use these CPUs and this policy?";
     failed(code, &anyhow!(error).context(format!("{}: cannot be started\n  hint: {hint}", program.display())))
 }
 
@@ -167,7 +167,7 @@ fn tell(options: &ExecOptions, relay: Option<&Relay>, notice: Notice<'_>) {
         Notice::NotReady(time) => {
             let seconds = time.as_secs();
             eprintln!(
-                "isochrome: after {seconds} s the program has not said that it is ready; it is not on its colors yet"
+                "isochrome: after {seconds} s the program has not reported that it is ready; it is not on its colors yet"
             );
         }
         Notice::Report(report) => publish(options, report),

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(
             text(&*context),
             "not moved: process 7: the colors of its pages cannot be measured: the palette is in doubt: noise\n  hint: try \
-             again when the machine is quieter, or on another CPU (--cpu)\n  hint: wait"
+             again when the machine is less busy, or on another CPU (--cpu)\n  hint: wait"
         );
         assert_eq!(text(&RecolorError::NoColors), "no colors were given\n  hint: --colors 0-3");
     }

@@ -294,7 +294,7 @@ fn had<T>(
     }
 }
 
-/// Returns the time slices in `options`, or `usual` if there are none. Fails for a slice of no time.
+/// Returns the time slices in `options`, or `usual` if there are none. Fails for a slice of length 0.
 fn slices(options: &InterferenceOptions, usual: &[Ns]) -> Result<Vec<Ns>> {
     ensure!(options.slice.iter().all(|slice| slice.0 > 0), "a time slice of no time\n  hint: --slice 1ms");
     Ok(if options.slice.is_empty() { usual.to_vec() } else { options.slice.clone() })
@@ -358,7 +358,7 @@ fn built_in(options: &InterferenceOptions, context: &Context, others: &[CpuId]) 
     let walks = [Walk::new(sizes[0])?, Walk::new(sizes[2])?];
     let lost = refill(&walks[0], &mut Writer::new(sizes[1])?);
     let mut expected = vec![format!(
-        "A walk over {}, half of level {}, is read again in {} µs, which is {}: so much longer it is expected to take.",
+        "A walk over {}, half of level {}, needs {} µs to refill the level after a writer. That is {}, and the walk is expected to take longer by as much.",
         sizes[0],
         target.level,
         lost.0 / 1000,
@@ -368,7 +368,7 @@ fn built_in(options: &InterferenceOptions, context: &Context, others: &[CpuId]) 
     if let Some(other) = others.first() {
         longer = beside(&walks[1], &mut Writer::new(sizes[3])?, *other);
         expected.push(format!(
-            "At first sight a walk over {} takes {:+.1} % longer on CPU {} while {} are written on CPU {}.",
+            "In a first measurement a walk over {} takes {:+.1} % longer on CPU {} while {} are written on CPU {}.",
             sizes[2],
             100.0 * longer,
             context.cpu.0,

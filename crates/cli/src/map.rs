@@ -42,7 +42,7 @@ pub struct Outcome {
 #[derive(Clone, Copy, Default, Serialize, JsonSchema)]
 struct Measured {
     /// Number of the program's own pages that no saved palette knew.
-    asked: usize,
+    requested: usize,
     /// Number of these pages whose color is known now.
     found: usize,
 }
@@ -86,7 +86,7 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
     let inspect = |pid: u32| -> Result<Outcome> {
         let measured = coloring.with(|wanted| recolor::measure(Pid(pid as i32), wanted, &coloring.limits));
         let measured = match measured {
-            Ok((asked, found)) => Measured { asked, found },
+            Ok((requested, found)) => Measured { requested, found },
             Err(error) if error.is_gone() => Measured::default(),
             Err(error) => {
                 eprintln!("isochrome: colors of its pages cannot be measured: {}", hints::text(&error));
@@ -196,10 +196,10 @@ fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
 /// Formats the map, and below it the numbers of measured and of verified pages.
 fn outcome_text(outcome: &Outcome) -> String {
     let mut shown = text(&outcome.map);
-    let Measured { asked, found } = outcome.measured;
-    if asked > 0 {
+    let Measured { requested, found } = outcome.measured;
+    if requested > 0 {
         shown.push_str(&format!(
-            "measured in pauses of the program: {found} of {asked} pages whose colors were not known\n"
+            "measured in pauses of the program: {found} of {requested} pages whose colors were not known\n"
         ));
     }
     if let Some(Verification { pages, common, agreement }) = outcome.verification {

@@ -298,7 +298,7 @@ impl Worker {
 
 /// Line that reports that the program has started, or has read its settings again.
 const READY: &[u8] = b"READY=1";
-/// Line that asks for the message's descriptor to be closed once all earlier messages have arrived.
+/// Line that requests that the message's descriptor be closed once all earlier messages have arrived.
 const BARRIER: &[u8] = b"BARRIER=1";
 
 /// Contents of a message, by lines.
@@ -577,7 +577,7 @@ for word in sys.argv[1:]:
     }
 
     #[test]
-    fn lines_are_told_apart_whatever_is_in_them() {
+    fn lines_are_distinguished_whatever_is_in_them() {
         let lines = Lines::of;
         let of = |passed: &[&'static [u8]], ready, stopping| Lines { passed: passed.to_vec(), ready, stopping };
         assert_eq!(lines(b"READY=1"), of(&[], true, false));

@@ -158,7 +158,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     if let Some(path) = &options.output.output {
         anyhow::ensure!(
             inference.doubts.is_empty(),
-            "{}: not written, the palette is in doubt: {}\n  hint: try again when the machine is quieter",
+            "{}: not written, the palette is in doubt: {}\n  hint: try again when the machine is less busy",
             path.display(),
             inference.doubts[0]
         );
@@ -174,7 +174,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
             Some(saved)
         }
         (true, _) => {
-            tell(&bar, "not saved: the palette is in doubt (hint: try again when the machine is quieter)");
+            tell(&bar, "not saved: the palette is in doubt (hint: try again when the machine is less busy)");
             None
         }
         _ => None,
@@ -265,14 +265,14 @@ fn save(
             let (order, memory) = order_by_eviction(&mut tester, arena, &sets, true);
             arena = memory.context("the memory measured is lost")?;
             let order = order.complete(tester.colors()).context(
-                "the colors measured now do not go together with the pages of known color\n  hint: try again when the machine is quieter",
+                "the colors measured now do not go together with the pages of known color\n  hint: try again when the machine is less busy",
             )?;
             colors.iter_mut().for_each(|color| *color = order[usize::from(color.0)]);
         }
         (Rule::Bits | Rule::Linear { .. }, Some(rule)) => palette = rule.clone(),
         (Rule::Bits | Rule::Linear { .. }, None) => {
             let order = reference.order_by_frames(&tester, &palette)?.context(
-                "the rule measured now does not go together with the pages of known color\n  hint: try again when the machine is quieter",
+                "the rule measured now does not go together with the pages of known color\n  hint: try again when the machine is less busy",
             )?;
             let holders = ledger::grants_in(folder)?;
             if let Some(holder) = holders.iter().find(|grant| grant.level == target.level) {

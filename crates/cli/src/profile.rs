@@ -88,8 +88,8 @@ fn carry(profile: &mut Profile, options: &ProfileOptions, declared: &Declared) -
 
 /// Returns the number of partitions to measure with: that of the command line, else that of the task set, else `most`.
 fn partitions(options: &ProfileOptions, declared: &Declared, most: u32) -> u32 {
-    let said = declared.set.get("partitions").and_then(serde_json::Value::as_u64);
-    options.partitions.or(said.map(|said| said.min(u32::MAX.into()) as u32)).unwrap_or(most)
+    let declared_most = declared.set.get("partitions").and_then(serde_json::Value::as_u64);
+    options.partitions.or(declared_most.map(|most| most.min(u32::MAX.into()) as u32)).unwrap_or(most)
 }
 
 /// Returns the number of jobs after which the exceedance probability `exceedance` can be claimed.
@@ -210,8 +210,8 @@ fn begun(
 ) -> Result<Profile> {
     let programs = declared.programs.clone();
     let (level, cpu) = (programs.level, programs.cpus[0]);
-    let said = ["refill_ns_per_partition", "refill_dirty_ns_per_partition"];
-    let states_refill = said.iter().any(|name| declared.set.contains_key(*name));
+    let refills = ["refill_ns_per_partition", "refill_dirty_ns_per_partition"];
+    let states_refill = refills.iter().any(|name| declared.set.contains_key(*name));
     let measured = refill_time(options, machine, level, cpu, seed);
     let Measured { refill, costs, replacement } = match states_refill {
         // The refill time that the set states is charged. The other costs are measured if possible.
@@ -268,7 +268,7 @@ fn charge_supply(profile: &mut Profile, path: &Path, saved: &Machine) {
     let unknown: Vec<u32> = profile.cpus.iter().filter(|cpu| !is_known(cpu)).map(|cpu| cpu.0).collect();
     if !unknown.is_empty() && !profile.supply.is_empty() {
         eprintln!(
-            "warning: {}: holds no supply of CPU {}; bounds charge that of the others\n  hint: isochrome probe measures all CPUs without --cpu",
+            "warning: {}: contains no supply of CPU {}; bounds charge the supply of the other CPUs\n  hint: `isochrome probe` without --cpu measures all CPUs",
             path.display(),
             format_list(&unknown)
         );
@@ -372,7 +372,7 @@ fn refill_time(options: &ProfileOptions, machine: &Machine, level: u8, cpu: CpuI
         context.collect(&measurement, target, None)
     };
     // Colors that are in doubt now may not be in doubt in a moment, so a second attempt is made.
-    let hint = "measure it when the machine is quiet: isochrome probe -o machine.json, then --machine machine.json";
+    let hint = "measure it when the machine is idle: isochrome probe -o machine.json, then --machine machine.json";
     let (_, pool) =
         collect().or_else(|_| collect()).with_context(|| format!("no refill time of a color\n  hint: {hint}"))?;
     // The times may be too blurred to distinguish for a while, as when another program uses the cache, so there are several attempts.

@@ -454,7 +454,7 @@ fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     }
     let colored = matches!(run.method, Partitioning::Colors | Partitioning::Both);
     if colored && run.tasks.iter().all(|task| task.placement.is_none()) {
-        warnings.push("Where memory lay at the end could not be seen.".to_owned());
+        warnings.push("The placement of the memory at the end could not be read.".to_owned());
     }
     warnings
 }

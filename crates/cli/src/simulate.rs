@@ -14,8 +14,8 @@ use isochrome_model::flood::{DoublePurge, Flood, Leaves};
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Holds;
 use isochrome_model::sim::{
-    Access, Allocation, ColorCurve, DESCRIBED_SCHEMA, DescribedMachine, FloodCheck, FloodResult, Hierarchy, Kind,
-    Level, LevelCounts, MemoryCounts, PageTable, Semantics, Simulator, StackDistances,
+    Access, Allocation, ColorCurve, FloodCheck, FloodResult, Hierarchy, Kind, Level, LevelCounts, MACHINE_MODEL_SCHEMA,
+    MachineModel, MemoryCounts, PageTable, Semantics, Simulator, StackDistances,
 };
 use isochrome_model::trace::Reader;
 use isochrome_model::units::Bytes;
@@ -91,10 +91,10 @@ fn counts_reported(levels: &[LevelCounts], memory: MemoryCounts) -> String {
 }
 
 /// Returns the machine that the options describe.
-fn resolve(machine: &ModeledMachine) -> Result<DescribedMachine> {
+fn resolve(machine: &ModeledMachine) -> Result<MachineModel> {
     let mut described = match &machine.machine {
         Some(name) => named_machine(name)?,
-        None => DescribedMachine::of_levels("the levels given", machine.levels.iter().cloned()),
+        None => MachineModel::of_levels("the levels given", machine.levels.iter().cloned()),
     };
     ensure!(
         !described.levels.is_empty(),
@@ -110,13 +110,13 @@ fn resolve(machine: &ModeledMachine) -> Result<DescribedMachine> {
 }
 
 /// Returns the built-in machine called `name`, else the one that the file `name` describes.
-pub fn named_machine(name: &str) -> Result<DescribedMachine> {
-    match DescribedMachine::named(name) {
+pub fn named_machine(name: &str) -> Result<MachineModel> {
+    match MachineModel::named(name) {
         Some(described) => Ok(described),
-        None if Path::new(name).exists() => files::read_json(Path::new(name), DESCRIBED_SCHEMA),
+        None if Path::new(name).exists() => files::read_json(Path::new(name), MACHINE_MODEL_SCHEMA),
         None => bail!(
             "{name}: no such machine and no such file\n  hint: {}",
-            DescribedMachine::names().collect::<Vec<_>>().join(", ")
+            MachineModel::names().collect::<Vec<_>>().join(", ")
         ),
     }
 }
@@ -196,8 +196,8 @@ fn progress(bytes: u64) -> ProgressBar {
 
 fn machines() -> Result<()> {
     let mut text = String::new();
-    for name in DescribedMachine::names() {
-        let machine = DescribedMachine::named(name).expect("named machines exist");
+    for name in MachineModel::names() {
+        let machine = MachineModel::named(name).expect("named machines exist");
         writeln!(text, "{name:16} {}", machine.name)?;
         for source in &machine.sources {
             writeln!(text, "{:16}   {source}", "")?;
@@ -321,7 +321,7 @@ const FAR: u64 = 1 << 20;
 const TRIED_MAX: usize = 2000;
 
 fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
-    let DescribedMachine { levels, semantics, timing, .. } = resolve(machine)?;
+    let MachineModel { levels, semantics, timing, .. } = resolve(machine)?;
     let data = levels.into_iter().filter(|level| level.holds != Holds::Instruction);
     let levels: Vec<Level> = data.map(|level| level.cache).collect();
     let [first, second, ..] = levels.as_slice() else {

@@ -146,18 +146,18 @@ fn not_counted(error: &CounterError) -> String {
 }
 
 fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> Result<Verdict> {
-    let asked = options.miss_ratio;
+    let requested = options.miss_ratio;
     let capacity = |geometry: Geometry| geometry.set_count * u64::from(geometry.ways);
     // The largest task that is tried has twice as many lines as the cache.
     let largest = |geometry: Geometry| {
-        let task = Task::of_ratio(touches, geometry, asked, locality)?;
+        let task = Task::of_ratio(touches, geometry, requested, locality)?;
         Ok(Task { lines: task.lines.max(2 * capacity(geometry)), ..task })
     };
     let setting = setting(options, touches, largest)?;
     let (context, target) = (&setting.context, setting.target);
     let counters = miss_counters(&context.processor, target.level, touches);
     let settings = context.settle();
-    let task = Task::of_ratio(touches, target.geometry, asked, locality)?;
+    let task = Task::of_ratio(touches, target.geometry, requested, locality)?;
     let amount = context.amount(options.blocks, options.samples);
     eprintln!("{}", amount.power(1));
     let mut blocks = Vec::new();
@@ -174,11 +174,12 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
     };
     let (tried, (lines, executed)) = if options.search {
         let capacity = capacity(target.geometry);
-        let tried = search(asked, [capacity / 2, task.lines, 2 * capacity], |lines| match interrupt::interrupted() {
-            true => Ok(None),
-            false => measure(lines),
-        })?;
-        let outcome = search::outcome(&tried, asked);
+        let tried =
+            search(requested, [capacity / 2, task.lines, 2 * capacity], |lines| match interrupt::interrupted() {
+                true => Ok(None),
+                false => measure(lines),
+            })?;
+        let outcome = search::outcome(&tried, requested);
         (tried, (outcome.map_or(task.lines, |tried| tried.lines), outcome.map(|tried| tried.executed)))
     } else {
         (Vec::new(), (task.lines, measure(task.lines)?))
@@ -189,7 +190,7 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
         colored: setting.pool.is_some(),
         not_counted: counters.as_ref().err().map(not_counted),
         search: tried,
-        ..Comparison::of(Task { lines, ..task }, target.level, colors, locality, asked)
+        ..Comparison::of(Task { lines, ..task }, target.level, colors, locality, requested)
     };
     let noted = context.notes.iter().chain(settings.notes()).map(evidence::note_text);
     let warnings: Vec<String> = setting.uncolored.clone().into_iter().chain(noted).collect();

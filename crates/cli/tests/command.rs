@@ -119,7 +119,7 @@ fn a_preemption_costs_on_a_modeled_machine_what_theory_says() {
 }
 
 #[test]
-fn doctor_looks_at_the_machine_and_says_what_helps() {
+fn doctor_checks_the_machine_and_says_what_helps() {
     let output = isochrome(&["doctor", "--json"]);
     assert_eq!(output.status.code(), Some(0));
     let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -60,7 +60,7 @@ pub enum SystemError {
         reason: String,
     },
     /// Memory could not be mapped.
-    #[error("{pages} pages of memory: {source}\n  hint: lower the memory asked for, or raise `ulimit -v`")]
+    #[error("{pages} pages of memory: {source}\n  hint: lower the requested memory, or raise `ulimit -v`")]
     Memory {
         /// Number of pages requested.
         pages: usize,

@@ -18,7 +18,7 @@ use isochrome_host::sys::heap::HeapError;
 pub enum LabError {
     /// Time does not tell whether lines of canary pages were lost.
     #[error(
-        "no block can be accepted, because time does not tell lost lines of canary pages: {}\n  hint: try again when the machine is quieter, or on another CPU or cache level",
+        "no block can be accepted, because time does not tell lost lines of canary pages: {}\n  hint: try again when the machine is less busy, or on another CPU or cache level",
         without_hint(why)
     )]
     NoCanaries {

@@ -7,21 +7,21 @@ use isochrome_lab::crpd::modeled::{FrontEnd, Request, play};
 use isochrome_lab::crpd::{LINEAR_R_SQUARED, PASSES, Walk, conclude};
 use isochrome_model::machine::Holds;
 use isochrome_model::miss_ratio::Touches;
-use isochrome_model::sim::{DescribedMachine, Policy};
+use isochrome_model::sim::{MachineModel, Policy};
 use isochrome_model::stats::{Line, Straightness};
 use isochrome_model::units::Color;
 
 /// A core that fetches 8 lines ahead and stores 2048 jumps: one for each of half of the lines that fit.
 const AHEAD: FrontEnd = FrontEnd { ahead: 8, jumps: 2048, redirect_cycles: 12, lines_per_jump: 1 };
 
-fn zen3(policy: Policy) -> DescribedMachine {
-    let mut machine = DescribedMachine::named("zen3").unwrap();
+fn zen3(policy: Policy) -> MachineModel {
+    let mut machine = MachineModel::named("zen3").unwrap();
     machine.levels.iter_mut().filter(|level| !level.shared).for_each(|level| level.cache.policy = policy);
     machine
 }
 
 /// Returns the machine without level 1.
-fn without_level_1(mut machine: DescribedMachine) -> DescribedMachine {
+fn without_level_1(mut machine: MachineModel) -> MachineModel {
     machine.levels.retain(|level| level.holds == Holds::Unified);
     machine.timing.read_cycles.remove(0);
     machine.timing.write_cycles.remove(0);
@@ -29,7 +29,7 @@ fn without_level_1(mut machine: DescribedMachine) -> DescribedMachine {
 }
 
 /// Returns the numbers of lines, with the delays in cycles, for working sets of 10, 20 ... 90 % of the lines that fit.
-fn delays(machine: &DescribedMachine, front_end: FrontEnd, walk: Walk) -> Vec<(f64, f64)> {
+fn delays(machine: &MachineModel, front_end: FrontEnd, walk: Walk) -> Vec<(f64, f64)> {
     let level = &machine.levels.iter().find(|level| level.cache.name == "L2").unwrap().cache;
     let percents: Vec<u32> = (10..=90).step_by(10).collect();
     let colors: Vec<Color> = (0..8).map(Color).collect();

@@ -270,7 +270,7 @@ fn without_accepted_blocks_nothing_is_claimed() {
         outcome.ccdf.clear();
     }
     let html = check(&made.evidence());
-    assert!(html.contains("cannot be told from this run") && html.contains("0 of 40 blocks were accepted"));
+    assert!(html.contains("cannot be concluded from this run") && html.contains("0 of 40 blocks were accepted"));
     assert!(!html.contains("✓ holds"));
 }
 

@@ -156,7 +156,10 @@ impl std::fmt::Display for Costs {
         }
         if self.refill_once_ns > Ns(0) {
             let once = self.refill_once_ns.0 as f64 / 1e3;
-            writeln!(f, "    of preemption_ns, {once:.2} us are for what disturbs a refill, once whatever it refills")?;
+            writeln!(
+                f,
+                "    {once:.2} us of preemption_ns are for disturbances of a refill, once per refill of any size"
+            )?;
         }
         Ok(())
     }

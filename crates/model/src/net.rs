@@ -86,7 +86,7 @@ pub struct Reservation {
 pub enum Refused {
     /// The reservation needs more CPU time than is left.
     #[error(
-        "{asked_ppm} millionths of the CPU are asked for and {left_ppm} are left\n  hint: fewer or smaller packets a second, or end another connection"
+        "{asked_ppm} millionths of the CPU are requested and {left_ppm} are left\n  hint: fewer or smaller packets a second, or end another connection"
     )]
     Admission {
         /// Share of the CPU that the reservation needs, in millionths.

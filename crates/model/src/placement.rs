@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn all_resident_memory_is_counted_and_told_apart() {
+    fn all_resident_memory_is_counted_by_kind() {
         let page = |page, anonymous| ResidentPage { page, frame: None, anonymous };
         let mut residence = Residence::default();
         residence.add(Kind::Private, &[page(0, true), page(1, false), page(2, true)]);

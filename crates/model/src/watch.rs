@@ -185,7 +185,7 @@ mod tests {
     use crate::units::{Bytes, CpuId};
 
     #[test]
-    fn misses_of_two_tasks_that_take_turns_go_to_the_right_one() {
+    fn misses_of_two_tasks_that_alternate_go_to_the_right_one() {
         // One task fits into the cache, the other misses half of the time. They use one cache in slices of 40 passes.
         let geometry = Geometry::of_size(Bytes(64 << 10), 8, Bytes(64)).unwrap();
         let mut simulator = Simulator::chain(vec![Level::lru("L", geometry)], Semantics::default()).unwrap();

@@ -4,7 +4,7 @@
 //! the program computes for a fixed time per access, which is stated with each workload. A flood writes as many lines of fresh
 //! frames as the second level holds.
 
-use isochrome_model::sim::{Access, Allocation, DescribedMachine, Hierarchy, PageTable};
+use isochrome_model::sim::{Access, Allocation, Hierarchy, MachineModel, PageTable};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 use isochrome_model::workload::Workload;
 
@@ -21,7 +21,7 @@ enum Condition {
 use Condition::{Alone, Partitioned, SingleWriter, Unpartitioned};
 
 struct Run {
-    machine: DescribedMachine,
+    machine: MachineModel,
     hierarchy: Hierarchy,
     pages: PageTable,
     colors: u16,
@@ -32,7 +32,7 @@ struct Run {
 
 impl Run {
     fn new(machine: &str, own_colors: u16, condition: Condition) -> Run {
-        let machine = DescribedMachine::named(machine).unwrap();
+        let machine = MachineModel::named(machine).unwrap();
         let hierarchy = machine.hierarchy(1).unwrap();
         let colors = machine.colors().last().unwrap().1 as u16;
         let own: Vec<Color> = (0..own_colors).map(Color).collect();
@@ -251,7 +251,7 @@ fn free_coloring_gives_the_same_cache_without_reserving_the_memory() {
     let free = Allocation::Free { colors: colors.clone(), color_count, first: FrameNumber(0) };
     let misses = |allocation: &Allocation| {
         let mut pages = PageTable::new(PAGE, allocation.clone());
-        let level = DescribedMachine::named("pentium-133").unwrap().levels.pop().unwrap().cache;
+        let level = MachineModel::named("pentium-133").unwrap().levels.pop().unwrap().cache;
         let mut cache = Hierarchy::chain(vec![level], Default::default()).unwrap();
         let walk = Workload::Walk { area: Bytes(task_pages * PAGE.0), stride: Bytes(32), passes: 3, write: false };
         walk.accesses().for_each(|access| cache.access(pages.translate(access)));

@@ -2,7 +2,7 @@
 
 use isochrome_model::geometry::Geometry;
 use isochrome_model::placement::Placement;
-use isochrome_model::sim::{Access, Allocation, DescribedMachine, Hierarchy, Kind, Level, PageTable, Semantics};
+use isochrome_model::sim::{Access, Allocation, Hierarchy, Kind, Level, MachineModel, PageTable, Semantics};
 use isochrome_model::units::{Bytes, Color};
 use isochrome_model::workload::Workload;
 
@@ -244,7 +244,7 @@ fn the_tables_of_1993_come_out_of_the_simulator() {
 #[test]
 fn a_partition_of_the_i7_2600_takes_4096_lines_to_refill() {
     // [Kim2013, §5.1]: 8 MiB in 32 colors, 256 KiB each: 4096 lines of 64 bytes.
-    let machine = DescribedMachine::named("i7-2600").unwrap();
+    let machine = MachineModel::named("i7-2600").unwrap();
     assert_eq!(machine.colors().last().unwrap().1, 32);
     let mut hierarchy = machine.hierarchy(1).unwrap();
     let colors = vec![Color(7)];

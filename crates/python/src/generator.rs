@@ -108,9 +108,9 @@ impl Generator {
 
 /// Plans `count` sets of a generator from number `first` on, and returns `(index, schedulable, partitions_used, utilization, failed)`.
 ///
-/// Each set is planned on one thread, so that with `looks_limit` the same search stops at the same point on every machine.
+/// Each set is planned on one thread, so that with `checks_limit` the same search stops at the same point on every machine.
 #[pyfunction]
-#[pyo3(signature = (generator, *, seed, count, method, first = 0, objective = "partitions", analysis = "kim2013", looks_limit = None))]
+#[pyo3(signature = (generator, *, seed, count, method, first = 0, objective = "partitions", analysis = "kim2013", checks_limit = None))]
 #[allow(clippy::too_many_arguments, clippy::type_complexity)]
 pub fn plan_batch<'py>(
     py: Python<'py>,
@@ -121,7 +121,7 @@ pub fn plan_batch<'py>(
     first: u64,
     objective: &str,
     analysis: &str,
-    looks_limit: Option<u64>,
+    checks_limit: Option<u64>,
 ) -> PyResult<(
     Bound<'py, PyArray1<u64>>,
     Bound<'py, PyArray1<bool>>,
@@ -129,7 +129,7 @@ pub fn plan_batch<'py>(
     Bound<'py, PyArray1<f64>>,
     Vec<(u64, String)>,
 )> {
-    let parameters = PlanParameters::named(method, objective, &[], analysis, None, looks_limit)?;
+    let parameters = PlanParameters::named(method, objective, &[], analysis, None, checks_limit)?;
     let generator = &generator.0;
     let one = |index: u64, stop: &AtomicBool| {
         let set = generator.task_set(seed, index).map_err(|error| error.to_string())?;

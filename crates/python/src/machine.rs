@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use isochrome_model::machine as measured;
 use isochrome_model::palette::{self, Inference, Samples, samples};
-use isochrome_model::sim::{DESCRIBED_SCHEMA, DescribedMachine};
+use isochrome_model::sim::{MACHINE_MODEL_SCHEMA, MachineModel};
 use isochrome_model::units::FrameNumber;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ use crate::convert::{in_shape, read, to_json, to_python, whole_numbers, wrong};
 pub struct Machine(Known);
 
 enum Known {
-    Described(Box<DescribedMachine>),
+    Described(Box<MachineModel>),
     Measured(Box<measured::Machine>),
 }
 
@@ -31,8 +31,8 @@ impl Machine {
     /// Returns a built-in machine, by the name of its folder.
     #[staticmethod]
     fn named(name: &str) -> PyResult<Machine> {
-        let known = || DescribedMachine::names().collect::<Vec<_>>().join(", ");
-        let machine = DescribedMachine::named(name)
+        let known = || MachineModel::names().collect::<Vec<_>>().join(", ");
+        let machine = MachineModel::named(name)
             .ok_or_else(|| wrong(format!("{name}: no such machine\n  hint: there are {}", known())))?;
         Ok(Machine(Known::Described(Box::new(machine))))
     }
@@ -40,7 +40,7 @@ impl Machine {
     /// Returns the names of the built-in machines.
     #[staticmethod]
     fn names() -> Vec<&'static str> {
-        DescribedMachine::names().collect()
+        MachineModel::names().collect()
     }
 
     /// Parses a machine from JSON text: a description, or the output of `isochrome probe --json`.
@@ -48,9 +48,9 @@ impl Machine {
     fn from_json(text: &str) -> PyResult<Machine> {
         let Schema { schema } = serde_json::from_str(text).map_err(wrong)?;
         let known = match schema.as_str() {
-            DESCRIBED_SCHEMA => Known::Described(serde_json::from_str(text).map_err(wrong)?),
+            MACHINE_MODEL_SCHEMA => Known::Described(serde_json::from_str(text).map_err(wrong)?),
             measured::SCHEMA => Known::Measured(serde_json::from_str(text).map_err(wrong)?),
-            _ => return Err(wrong(format!("{schema}: neither {DESCRIBED_SCHEMA} nor {}", measured::SCHEMA))),
+            _ => return Err(wrong(format!("{schema}: neither {MACHINE_MODEL_SCHEMA} nor {}", measured::SCHEMA))),
         };
         Ok(Machine(known))
     }
@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// SHA-256 of the facts that do not change while the machine stays the same; `None` for a described machine.
+    /// SHA-256 of the facts that do not change while the machine stays the same; `None` for a machine model.
     #[getter]
     fn fingerprint(&self) -> Option<String> {
         match &self.0 {
@@ -114,7 +114,7 @@ impl Machine {
 
 impl Machine {
     /// Returns the description, for simulations; an error for a measured machine.
-    pub fn described(&self) -> PyResult<&DescribedMachine> {
+    pub fn machine_model(&self) -> PyResult<&MachineModel> {
         match &self.0 {
             Known::Described(machine) => Ok(machine),
             Known::Measured(machine) => Err(wrong(format!(

@@ -336,7 +336,7 @@ pub struct PlanParameters {
     pub then: Vec<Objective>,
     pub analysis: Analysis,
     pub time_limit: Option<Duration>,
-    pub looks_limit: Option<u64>,
+    pub checks_limit: Option<u64>,
 }
 
 impl PlanParameters {
@@ -346,7 +346,7 @@ impl PlanParameters {
         then: &[String],
         analysis: &str,
         time_limit_s: Option<f64>,
-        looks_limit: Option<u64>,
+        checks_limit: Option<u64>,
     ) -> PyResult<PlanParameters> {
         Ok(PlanParameters {
             method: method.parse().map_err(wrong)?,
@@ -354,18 +354,18 @@ impl PlanParameters {
             then: then.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(wrong)?,
             analysis: analysis.parse().map_err(wrong)?,
             time_limit: time_limit_s.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?,
-            looks_limit,
+            checks_limit,
         })
     }
 
     /// Calls `work` with a request made of these parameters. The request stops at `stop`, at the time limit, or after
-    /// `looks_limit` checks of whether to stop.
+    /// `checks_limit` checks of whether to stop.
     pub fn request<T>(&self, stop: &AtomicBool, work: impl FnOnce(&Request) -> T) -> T {
-        let (start, looks) = (Instant::now(), AtomicU64::new(0));
+        let (start, checks) = (Instant::now(), AtomicU64::new(0));
         let should_stop = || {
-            let looks = looks.fetch_add(1, Ordering::Relaxed);
+            let checks = checks.fetch_add(1, Ordering::Relaxed);
             stop.load(Ordering::Relaxed)
-                || self.looks_limit.is_some_and(|limit| looks >= limit)
+                || self.checks_limit.is_some_and(|limit| checks >= limit)
                 || self.time_limit.is_some_and(|limit| start.elapsed() >= limit)
         };
         work(&Request {
@@ -441,11 +441,11 @@ impl Plan {
     }
 }
 
-/// Plans a task set. `then`: further objectives. `looks_limit`: maximum number of times that the search may check whether to
+/// Plans a task set. `then`: further objectives. `checks_limit`: maximum number of times that the search may check whether to
 /// stop, a limit that does not depend on the machine.
 #[pyfunction]
 #[pyo3(signature = (task_set, *, method = "optimal", objective = "partitions", then = Vec::new(), analysis = "kim2013",
-    time_limit_s = None, looks_limit = None))]
+    time_limit_s = None, checks_limit = None))]
 #[allow(clippy::too_many_arguments)]
 pub fn plan(
     py: Python<'_>,
@@ -455,9 +455,9 @@ pub fn plan(
     then: Vec<String>,
     analysis: &str,
     time_limit_s: Option<f64>,
-    looks_limit: Option<u64>,
+    checks_limit: Option<u64>,
 ) -> PyResult<Plan> {
-    let parameters = PlanParameters::named(method, objective, &then, analysis, time_limit_s, looks_limit)?;
+    let parameters = PlanParameters::named(method, objective, &then, analysis, time_limit_s, checks_limit)?;
     let set = &task_set.set;
     let plan = interruptible(py, |stop| parameters.request(stop, |request| planner::plan(set, request)))?;
     plan.map(|plan| Plan(plan.checked_against(task_set.replacement_test))).map_err(wrong)
@@ -496,15 +496,15 @@ impl Comparison {
 /// Plans a set by every method, for the fewest partitions and for the least utilization. Planning runs on one thread, so that
 /// among equally good plans it finds the same one on every machine.
 #[pyfunction]
-#[pyo3(signature = (task_set, *, analysis = "kim2013", time_limit_s = None, looks_limit = None))]
+#[pyo3(signature = (task_set, *, analysis = "kim2013", time_limit_s = None, checks_limit = None))]
 pub fn compare(
     py: Python<'_>,
     task_set: PyRef<'_, TaskSet>,
     analysis: &str,
     time_limit_s: Option<f64>,
-    looks_limit: Option<u64>,
+    checks_limit: Option<u64>,
 ) -> PyResult<Comparison> {
-    let parameters = PlanParameters::named("optimal", "partitions", &[], analysis, time_limit_s, looks_limit)?;
+    let parameters = PlanParameters::named("optimal", "partitions", &[], analysis, time_limit_s, checks_limit)?;
     let set = &task_set.set;
     let comparison = interruptible(py, |stop| {
         let compared =

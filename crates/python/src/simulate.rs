@@ -30,7 +30,7 @@ impl CacheSim {
     /// Creates the caches of one CPU of `machine`.
     #[new]
     fn new(machine: PyRef<'_, Machine>) -> PyResult<CacheSim> {
-        Ok(CacheSim(Mutex::new(Simulator::machine(machine.described()?).map_err(wrong)?)))
+        Ok(CacheSim(Mutex::new(Simulator::machine(machine.machine_model()?).map_err(wrong)?)))
     }
 
     /// Creates a chain of levels in the short form, innermost first, such as `["32K:8:64:lru:wb:wa", "512K:8:64:lru:wb:wa"]`.

@@ -28,7 +28,7 @@ def test_every_figure_can_be_drawn_and_saved_to_the_same_bytes(repository, tmp_p
     rows = [
         {"utilization": u, "by": "cata", "ratio": 1 - u, "low": 0.9 - u, "high": 1.0 - u / 2} for u in (0.3, 0.5, 0.7)
     ]
-    comparison = isochrome.compare(task_set, looks_limit=10).to_dict()
+    comparison = isochrome.compare(task_set, checks_limit=10).to_dict()
     draw = {
         "curves": lambda: plot.wcet_curves(task_set),
         "responses": lambda: plot.response_times(responses, observed_max_ns={"p_ferret": 1_000_000}),

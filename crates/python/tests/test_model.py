@@ -167,7 +167,7 @@ def test_a_plan_holds_what_it_promises(repository):
     assert "<svg" in plan._repr_html_() and "p_ferret.1" in task_set._repr_html_()
     # Stopped at its first look it still has a plan, but has proven less.
     sixteen = task_set.copied(2)
-    full, stopped = (isochrome.plan(sixteen, objective="utilization", looks_limit=looks) for looks in (None, 0))
+    full, stopped = (isochrome.plan(sixteen, objective="utilization", checks_limit=looks) for looks in (None, 0))
     assert full.gap == 0.0 and stopped.gap != 0.0
 
 

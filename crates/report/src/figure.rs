@@ -223,7 +223,7 @@ mod tests {
             workload = 'walk:area=4K,stride=32,passes=2'
             colors = '4-7'";
         let scenario = Scenario::from_toml(text).unwrap();
-        let machine = scenario.described().unwrap().unwrap();
+        let machine = scenario.machine_model().unwrap().unwrap();
         let outcome = run(&scenario, &machine, &mut |_| panic!("no traces"), &mut |_| true).unwrap();
         let svg = interference(&outcome);
         let document = roxmltree::Document::parse(&svg).unwrap();

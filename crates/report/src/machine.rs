@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, extent};
+use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, range_of};
 
 use super::chart::draw;
 use isochrome_model::evidence::format;
@@ -119,9 +119,9 @@ fn losses(retention: &[Retention], waiting: Waiting) -> Vec<Loss> {
     let of_wait = samples.chunk_by(|a, b| a.wait_ns == b.wait_ns);
     of_wait
         .map(|samples| {
-            let (_, median) = extent(samples.iter().map(|sample| sample.lost_median));
-            let (low, _) = extent(samples.iter().map(|sample| sample.lost_min));
-            let (_, high) = extent(samples.iter().map(|sample| sample.lost_max));
+            let (_, median) = range_of(samples.iter().map(|sample| sample.lost_median));
+            let (low, _) = range_of(samples.iter().map(|sample| sample.lost_min));
+            let (_, high) = range_of(samples.iter().map(|sample| sample.lost_max));
             (samples[0].wait_ns, median, low, high)
         })
         .collect()
@@ -135,7 +135,7 @@ fn retention(level: &CacheLevel) -> Markup {
         .map(|(waiting, name, hue, dash)| (name, hue, dash, losses(&level.retention, waiting)))
         .filter(|(.., losses)| !losses.is_empty())
         .collect();
-    let (shortest, longest) = extent(measured.iter().flat_map(|m| m.3.iter().map(|loss| loss.0.0 as f64)));
+    let (shortest, longest) = range_of(measured.iter().flat_map(|m| m.3.iter().map(|loss| loss.0.0 as f64)));
     let time = |ns: f64| format::nanoseconds(ns).replace(".00", "").replace("10.0", "10");
     let line = |(name, hue, dash, losses): &(&str, Hue, Dash, Vec<Loss>)| {
         let points = losses.iter().map(|&(wait, median, ..)| (wait.0 as f64, median)).collect();

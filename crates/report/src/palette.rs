@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::heat::HeatMap;
-use isochrome_model::evidence::figure::extent;
+use isochrome_model::evidence::figure::range_of;
 use isochrome_model::evidence::format;
 
 use super::scroll;
@@ -35,8 +35,8 @@ fn own_and_other(palette: &PaletteEvidence) -> Vec<Evicted> {
 
 fn found(palette: &PaletteEvidence) -> Markup {
     let shares = own_and_other(palette);
-    let (own_low, _) = extent(shares.iter().filter_map(|row| row.0));
-    let (_, other_high) = extent(shares.iter().filter_map(|row| Some(row.1?.1)).chain([0.0]));
+    let (own_low, _) = range_of(shares.iter().filter_map(|row| row.0));
+    let (_, other_high) = range_of(shares.iter().filter_map(|row| Some(row.1?.1)).chain([0.0]));
     let tested = shares.iter().any(|row| row.0.is_some());
     let pages = |i: usize| palette.per_color.get(i).map_or(format::DASH.to_owned(), |&pages| format::grouped(pages));
     let gap = format!(

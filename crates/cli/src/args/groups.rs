@@ -137,7 +137,7 @@ pub struct ChosenColors {
     /// Stop the program for at most this long at a time while pages are moved [default: 15ms]
     #[arg(long, value_name = "TIME")]
     pub max_pause: Option<Ns>,
-    /// Move pages even if they cannot be told from pinned memory or memory of asynchronous I/O
+    /// Move pages even if they cannot be distinguished from pinned memory or memory of asynchronous I/O
     #[arg(long)]
     pub force: bool,
 }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::machine::Holds;
 use isochrome_model::profile::{Profile, ProfilingRun, Request};
-use isochrome_model::sim::{Allocation, DescribedMachine, PageTable};
+use isochrome_model::sim::{Allocation, MachineModel, PageTable};
 use isochrome_model::stats::HighWaterMark;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::Declared;
@@ -93,7 +93,7 @@ fn trace_of(given: &[String], task: &str) -> Result<Program> {
 }
 
 /// Simulates two jobs, and returns the cycles of the second and its misses of the level.
-fn job(machine: &DescribedMachine, level: usize, colors: u32, partitions: u32, trace: &Program) -> Result<(u64, u64)> {
+fn job(machine: &MachineModel, level: usize, colors: u32, partitions: u32, trace: &Program) -> Result<(u64, u64)> {
     let allocation = Allocation::first_colors(partitions, colors).context(TOO_MANY_COLORS)?;
     let (mut pages, mut caches) = (PageTable::new(machine.page_bytes, allocation), machine.hierarchy(1)?);
     for _ in 0..2 {

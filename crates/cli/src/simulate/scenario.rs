@@ -18,7 +18,7 @@ use crate::files;
 pub fn run(path: &Path, svg: &Option<PathBuf>, output: &Output) -> Result<()> {
     let shown = path.display();
     let scenario = Scenario::from_toml(&files::read(path)?).with_context(|| format!("{shown}"))?;
-    let machine = match scenario.described().with_context(|| format!("{shown}"))? {
+    let machine = match scenario.machine_model().with_context(|| format!("{shown}"))? {
         Some(machine) => machine,
         None => named_machine(scenario.machine.as_deref().unwrap_or_default())?,
     };

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         ),
         fixture_trial("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways::ways),
         fixture_trial("ways_and_colors_together_keep_everybody_else_off_the_tasks_colors", ways::ways_and_colors),
-        fixture_trial("a_profile_by_ways_gives_every_visit_its_ways", ways::profile_by_ways),
+        fixture_trial("a_profile_by_ways_gives_every_profiling_run_its_ways", ways::profile_by_ways),
         fixture_trial("ways_that_cannot_be_had_are_reported_before_anything_runs", ways::no_ways),
         fixture_trial("ways_that_cannot_be_given_back_do_not_take_the_run_away", ways::busy_ways),
         fixture_trial("after_sigkill_ways_are_given_back_and_what_is_busy_is_tried_again", ways::ways_after_sigkill),

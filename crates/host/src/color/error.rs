@@ -15,22 +15,22 @@ pub enum ColorError {
     /// The machine has no such cache level.
     #[error("this machine declares no data cache of level {level}\n  hint: name one that it declares")]
     NoSuchLevel {
-        /// Level asked for.
+        /// Requested level.
         level: u8,
     },
     /// A level has a single color.
     #[error("{} has a single page color, so pages cannot be kept apart in it\n  hint: where the processor offers it, ways can be partitioned through resctrl", level.map_or_else(|| "every cache level".to_owned(), |l| format!("level {l}")))]
     OneColor {
-        /// Level asked for; `None` stands for all levels.
+        /// Requested level; `None` stands for all levels.
         level: Option<u8>,
     },
-    /// A region of no pages or no colors was asked for.
-    #[error("memory of no pages or no colors was asked for\n  hint: name at least one color and one page")]
+    /// A region of no pages or no colors was requested.
+    #[error("memory of no pages or no colors was requested\n  hint: name at least one color and one page")]
     NothingAsked,
     /// A color that does not exist.
     #[error("there is no color {color}: the level has {count} colors, numbered from 0\n  hint: the last is {}", count.saturating_sub(1))]
     NoSuchColor {
-        /// Color asked for.
+        /// Requested color.
         color: u16,
         /// Number of colors of the level.
         count: usize,
@@ -87,7 +87,7 @@ pub enum ColorError {
     },
     /// A cache loses its contents by itself, so fast that most eviction tests are disturbed.
     #[error(
-        "this CPU's cache loses its contents by itself: in {disturbed} of {tests} eviction tests pages were gone that nothing competed with\n  hint: try again when the machine is quieter, or on another CPU"
+        "this CPU's cache loses its contents by itself: in {disturbed} of {tests} eviction tests pages were gone that nothing competed with\n  hint: try again when the machine is less busy, or on another CPU"
     )]
     CacheUnsteady {
         /// Number of tests that were disturbed.
@@ -110,7 +110,7 @@ pub enum ColorError {
         inner_ticks: u64,
     },
     /// The helper that times pages inside a process did not answer in time.
-    #[error("the helper that times them does not answer\n  hint: try again when the machine is quieter")]
+    #[error("the helper that times them does not answer\n  hint: try again when the machine is less busy")]
     NoAnswer,
     /// The memory of a process through which its helper receives requests cannot be read or written.
     #[error("what its memory says of them cannot be read or written: {source}\n  hint: has it ended?")]
@@ -136,7 +136,7 @@ pub enum ColorError {
         tested: usize,
     },
     /// The colors of the pages of known color are not certain.
-    #[error("the palette is in doubt: {doubt}\n  hint: try again when the machine is quieter, or on another CPU")]
+    #[error("the palette is in doubt: {doubt}\n  hint: try again when the machine is less busy, or on another CPU")]
     ReferenceInDoubt {
         /// Reason for the doubt.
         doubt: String,
@@ -245,9 +245,9 @@ pub enum ColorError {
         /// Cache level.
         level: u8,
     },
-    /// Fewer free colors than asked for.
+    /// Fewer colors are free than were requested.
     #[error(
-        "{wanted} free colors were asked for, {free} are left; others are held by {held_by}\n  hint: ask for fewer, or end one of them"
+        "{wanted} free colors were requested, {free} are left; others are held by {held_by}\n  hint: request fewer, or end one of them"
     )]
     TooFewFreeColors {
         /// Number of colors requested.

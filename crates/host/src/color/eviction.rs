@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_loses_its_contents_is_told_from_one_whose_misses_are_fast() {
+    fn a_level_that_loses_its_contents_is_distinguished_from_one_whose_misses_are_fast() {
         // Both cases occurred on AMD Zen 5: lines gone a moment after they were touched, and lines that a traversal did not evict.
         let blurred = |hit, miss| WalkTicks::of(walks([hit; 3]), walks([miss; 3])).unwrap_err();
         let error = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));

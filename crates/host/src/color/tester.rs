@@ -219,8 +219,8 @@ impl<E: EvictionTest> Tester<E> {
     pub fn colors_of(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<Option<Color>>, ColorError> {
         let open =
             if among.len() < self.sets.len() { self.screen(targets, among)? } else { (0..targets.len()).collect() };
-        let asked: Vec<u32> = open.iter().map(|at| targets[*at]).collect();
-        let answers = self.classify(&asked, among, Effort::DRAW)?;
+        let requested: Vec<u32> = open.iter().map(|at| targets[*at]).collect();
+        let answers = self.classify(&requested, among, Effort::DRAW)?;
         let mut colors = vec![None; targets.len()];
         for (at, answer) in open.into_iter().zip(answers) {
             if let Some(Answer::Color(color)) = answer {
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_get_their_color_on_a_quiet_and_on_a_noisy_cache() {
+    fn pages_get_their_color_on_an_undisturbed_and_on_a_noisy_cache() {
         for (seed, noise) in [(1, 0.0), (2, 0.05), (3, 0.2)] {
             for count in [1, 4, 16] {
                 let mut eviction_test = ModeledEvictionTest::new(16, 8, 4096, seed);
@@ -564,7 +564,7 @@ mod tests {
     /// Frames that were freed last are often of few colors. Eviction sets of such pages must not be mistaken for an unsteady cache after a
     /// long wait.
     #[test]
-    fn eviction_sets_whose_pages_are_all_of_a_few_colors_are_told_from_a_cache_that_loses_its_contents() {
+    fn eviction_sets_of_a_few_colors_are_distinguished_from_a_cache_that_loses_its_contents() {
         for (seed, real) in [(1, 1), (2, 2), (3, 3)] {
             let mut tester = tester(ModeledEvictionTest::new(16, 8, 4096, seed), seed);
             let Tester { eviction_test, sets, .. } = &mut tester;

@@ -58,7 +58,7 @@ pub struct Coloring {
     /// CPUs that the program runs on.
     cpus: Vec<CpuId>,
     sharing: Sharing,
-    asked: ledger::Wanted,
+    requested: ledger::Wanted,
     colors: Vec<Color>,
     /// Whether pages are distributed evenly over the colors.
     spread: bool,
@@ -81,21 +81,21 @@ impl Coloring {
         machine: &Machine,
         request: Request,
     ) -> Result<Coloring, ColorError> {
-        let Request { cpus, wanted: asked, sharing, spread, limits } = request;
+        let Request { cpus, wanted: requested, sharing, spread, limits } = request;
         let level = known.level();
         let cache = cpus.first().and_then(|cpu| machine.data_level_of(level, *cpu)).or(machine.data_level(level));
         let cache = cache.ok_or(ColorError::NoSuchLevel { level })?.clone();
-        let colors = match &asked {
+        let colors = match &requested {
             ledger::Wanted::Colors(colors) => colors.clone(),
             ledger::Wanted::Free(_) => Vec::new(),
         };
         let known = Arc::new(RwLock::new(Known(known)));
-        Ok(Coloring { known, cache, cpus, sharing, asked, colors, spread, numbers, followed: None, limits })
+        Ok(Coloring { known, cache, cpus, sharing, requested, colors, spread, numbers, followed: None, limits })
     }
 
     /// Returns a copy of this coloring for another program, which gets `colors` and runs on `cpus`.
     pub fn of_another(&self, colors: Vec<Color>, cpus: Vec<CpuId>) -> Coloring {
-        Coloring { cpus, asked: ledger::Wanted::Colors(colors.clone()), colors, ..self.clone() }
+        Coloring { cpus, requested: ledger::Wanted::Colors(colors.clone()), colors, ..self.clone() }
     }
 
     /// Enters the colors in the ledger as those of `own`, and returns the coloring.
@@ -124,10 +124,10 @@ impl Coloring {
             cache: &self.cache,
             color_count: self.color_count(),
             cpus: self.cpus.clone(),
-            wanted: self.asked.clone(),
+            wanted: self.requested.clone(),
         })?;
         self.colors = grant.colors;
-        self.asked = ledger::Wanted::Colors(self.colors.clone());
+        self.requested = ledger::Wanted::Colors(self.colors.clone());
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl Coloring {
             self.followed = Some(Instant::now());
         }
         if let Some(colors) = ledger::colors_of(&folder, owner, level).filter(|_| !differs || numbers.is_some()) {
-            self.asked = ledger::Wanted::Colors(colors.clone());
+            self.requested = ledger::Wanted::Colors(colors.clone());
             self.colors = colors;
         }
         numbers

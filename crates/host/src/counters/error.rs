@@ -42,10 +42,10 @@ pub enum CounterError {
         source: io::Error,
     },
     /// More events were requested than counters work here.
-    #[error("{asked} events were asked for, {usable} counters work here{}\n  hint: count fewer events at once", defect.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
+    #[error("{requested} events were requested, {usable} counters work here{}\n  hint: count fewer events at once", defect.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
     TooFew {
         /// Number of events requested.
-        asked: usize,
+        requested: usize,
         /// Number of counters that passed the self-test together.
         usable: usize,
         /// Defect of the next counter, if it failed the self-test.

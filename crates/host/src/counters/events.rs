@@ -92,7 +92,7 @@ pub struct Event {
     pub quantity: Quantity,
     /// Name of the event in the processor's manual.
     pub name: &'static str,
-    /// Code by which the kernel is asked for the event.
+    /// Code by which the event is requested from the kernel.
     pub code: Code,
     /// Document that defines the name and the code.
     pub source: &'static str,

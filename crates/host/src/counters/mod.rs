@@ -167,12 +167,12 @@ impl Counters {
     /// Panics when `events` is empty or longer than 16.
     pub fn open(events: &[Event]) -> Result<Counters, CounterError> {
         assert!(!events.is_empty(), "there must be an event to count");
-        let asked = events.iter().filter(|event| event.code.needs_hardware()).count();
-        if asked > 0 {
+        let requested = events.iter().filter(|event| event.code.needs_hardware()).count();
+        if requested > 0 {
             let slots = usable_slots()?;
-            if asked > slots.usable {
+            if requested > slots.usable {
                 let defect = slots.defect.as_ref().map(ToString::to_string);
-                return Err(CounterError::TooFew { asked, usable: slots.usable, defect });
+                return Err(CounterError::TooFew { requested, usable: slots.usable, defect });
             }
         }
         for event in events {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_took_turns_did_not_run_throughout() {
+    fn counters_that_alternated_did_not_run_throughout() {
         let at = |enabled_ns, running_ns| GroupReading { enabled_ns, running_ns, counts: [0; GROUP_LIMIT] };
         assert!(ran_throughout(&at(500, 400), &at(10_500, 10_400)));
         assert!(ran_throughout(&at(0, 0), &at(5_000_000, 4_996_000)));
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_and_forbidden_counters_are_told_apart() {
+    fn absent_and_forbidden_counters_are_distinguished() {
         let error = |number| open_error("instructions", io::Error::from_raw_os_error(number));
         assert!(matches!(error(libc::ENOENT), CounterError::Absent { .. }));
         assert!(matches!(error(libc::EOPNOTSUPP), CounterError::Absent { .. }));

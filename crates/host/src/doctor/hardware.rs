@@ -83,7 +83,7 @@ pub(super) fn timer(sysfs: &Sysfs, processor: &Processor) -> Check {
 
 pub(super) fn counters(processor: &Processor, trial: &Result<Slots, CounterError>) -> Check {
     const NAME: &str = "performance counters";
-    const BY_TIMING: &str = "what is measured by timing works without; misses cannot be counted";
+    const BY_TIMING: &str = "measurements by timing work without counters, but misses cannot be counted";
     match trial {
         Ok(slots) => {
             let defect = slots.defect.as_ref().map(|defect| format!("; {defect}")).unwrap_or_default();

@@ -13,7 +13,7 @@ pub(super) fn frame_numbers(trial: &io::Result<u64>, is_virtual: bool) -> Check 
     match trial {
         Ok(0) => Check::new(NAME, Status::Limited, "hidden", "colors must be measured").remedy(SETCAP, ROOT),
         Ok(_) if is_virtual => {
-            Check::new(NAME, Status::Ok, "visible", "the guest's own: they name frames, they do not tell colors")
+            Check::new(NAME, Status::Ok, "visible", "they are the guest's own, and colors do not follow from them")
         }
         Ok(_) => Check::new(NAME, Status::Ok, "visible", "colors can be computed and checked"),
         Err(error) => {

@@ -64,7 +64,7 @@ impl Check {
 
 const ROOT: &str = "root";
 
-/// Command that gives the program all capabilities that the checks ask for. `setcap` replaces capabilities, so a command for a single one
+/// Command that gives the program all capabilities that the checks need. `setcap` replaces capabilities, so a command for a single one
 /// would remove the others.
 const SETCAP: &str =
     "setcap cap_sys_admin,cap_sys_ptrace,cap_sys_nice,cap_ipc_lock,cap_perfmon+ep \"$(command -v isochrome)\"";
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_virtual_machine_visible_frame_numbers_do_not_promise_colors() {
+    fn in_a_virtual_machine_visible_frame_numbers_do_not_give_colors() {
         let guest = checks(&described("zen3-vm"), &generous());
         assert_eq!(find(&guest, "virtualization").status, Status::Limited);
         assert!(find(&guest, "frame numbers").why.contains("guest's own"));

@@ -29,12 +29,12 @@ fn compaction(sysfs: &Sysfs) -> Check {
 fn proactive_compaction(sysfs: &Sysfs) -> Option<Check> {
     const NAME: &str = "compaction in advance";
     Some(match sysfs.text("proc/sys/vm/compaction_proactiveness")?.as_str() {
-        "0" => Check::new(NAME, Status::Ok, "off", "pages are moved only when large pieces of memory are asked for"),
+        "0" => Check::new(NAME, Status::Ok, "off", "pages are moved only when large blocks of memory are requested"),
         level => Check::new(
             NAME,
             Status::Limited,
             format!("vm.compaction_proactiveness {level}"),
-            "the kernel moves pages in the background to make large pieces: their colors drift",
+            "the kernel moves pages in the background to make large blocks: their colors drift",
         )
         .remedy("sysctl vm.compaction_proactiveness=0", ROOT),
     })
@@ -89,7 +89,7 @@ pub(super) fn swap(sysfs: &Sysfs) -> Option<Check> {
             "swap",
             Status::Limited,
             format!("{areas} in use"),
-            "a page that was out returns in another frame",
+            "a page that was swapped out returns in another frame",
         )
         .remedy("swapoff -a", ROOT),
     })
@@ -100,8 +100,8 @@ pub(super) fn free_page_reporting(sysfs: &Sysfs) -> Option<Check> {
     let check = Check::new(
         "free page reporting",
         Status::Limited,
-        format!("free memory goes to the host in pieces of {frames} pages"),
-        "when used again they lie on other frames of the host: colors of free memory drift, those of memory in use do not",
+        format!("free memory goes to the host in blocks of {frames} pages"),
+        "memory that was free lies on other frames of the host when it is used again, so its colors change",
     );
     Some(check.remedy("echo 10 > /sys/module/page_reporting/parameters/page_reporting_order", ROOT))
 }

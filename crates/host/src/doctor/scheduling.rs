@@ -108,13 +108,13 @@ pub(super) fn steal(share: Option<f64>, is_virtual: bool) -> Check {
             NAME,
             Status::Missing,
             "/proc/stat does not tell",
-            "time taken by the host cannot be told from a job's",
+            "time taken by the host cannot be distinguished from a job's",
         ),
         Some(share) if share > STEAL_TOLERATED => Check::new(
             NAME,
             Status::Limited,
             format!("{:.1} % of the time", share * 100.0),
-            "the host runs others on these CPUs: maxima are the host's, not the task's",
+            "the host runs others on these CPUs: the longest times are the host's, not the task's",
         ),
         Some(share) if is_virtual => Check::new(
             NAME,

@@ -264,13 +264,13 @@ impl RealtimeSettings {
 
     fn prefault_stack(&mut self, bytes: Bytes) {
         const SUBJECT: &str = "prefault the stack";
-        const HINT: &str = "give the thread a larger stack, or ask for less";
+        const HINT: &str = "give the thread a larger stack, or request less";
         let Some(free) = stack_left(&Sysfs::system()) else {
             return self.note(SUBJECT, "/proc/self/maps does not show this thread's stack", HINT);
         };
         let within = free.0.saturating_sub(STACK_MARGIN);
         if bytes.0 > within {
-            self.note(SUBJECT, format!("{} left of the stack, {bytes} asked for", Bytes(within)), HINT);
+            self.note(SUBJECT, format!("{} left of the stack, {bytes} requested", Bytes(within)), HINT);
         }
         touch_stack(bytes.0.div_ceil(TOUCH_BYTES).min(within / (TOUCH_BYTES + FRAME_OVERHEAD)));
     }

@@ -52,12 +52,12 @@ pub enum ResctrlError {
         group: String,
     },
     /// The kernel refused a change.
-    #[error("resctrl: {what}: {source}{}\n  hint: {hint}", if said.is_empty() || said == "ok" { String::new() } else { format!(" ({said})") })]
+    #[error("resctrl: {what}: {source}{}\n  hint: {hint}", if status.is_empty() || status == "ok" { String::new() } else { format!(" ({status})") })]
     Refused {
         /// The action that failed.
         what: String,
         /// Text of `info/last_cmd_status`.
-        said: String,
+        status: String,
         /// Error that the call returned.
         source: io::Error,
         /// Advice on what to do.
@@ -425,13 +425,13 @@ fn line(resource: &str, masks: &BTreeMap<u32, u64>) -> String {
 
 /// Returns the error for the failed action `what`, with the kernel's own explanation if there is one.
 fn failed(tree: &impl Tree, what: &str, source: io::Error) -> ResctrlError {
-    let said = tree.read("info/last_cmd_status").unwrap_or_default();
-    let said = said.trim().to_owned();
+    let status = tree.read("info/last_cmd_status").unwrap_or_default();
+    let status = status.trim().to_owned();
     let hint = match source.raw_os_error() {
         Some(libc::ENOSPC) => "every class of service is in use: remove groups, or let tasks share partitions",
         Some(libc::EBUSY) => "another tool is using resctrl, or a group is pseudo-locked",
         Some(libc::EACCES | libc::EPERM) => "run as root",
         _ => "the kernel says why; the masks it takes are in info/",
     };
-    ResctrlError::Refused { what: what.to_owned(), said, source, hint }
+    ResctrlError::Refused { what: what.to_owned(), status, source, hint }
 }

@@ -146,7 +146,7 @@ pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut 
                 "its load time was not measured: {reached} were visited, the last level holds {}",
                 last.cache_bytes()
             ),
-            "free some memory; a last level above 128 MiB is beyond what is visited",
+            "free some memory; a last level above 128 MiB is beyond the memory visited",
         ));
     }
     let huge_pages = Sysfs::system().text("sys/kernel/mm/transparent_hugepage/enabled");

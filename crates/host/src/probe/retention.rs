@@ -87,7 +87,7 @@ pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, s
         notes.push(note(
             &subject,
             format!("not measured: {:.0} % is gone even without a wait", 100.0 * at_once),
-            "something uses this level all the time; try again when the machine and its host are quiet",
+            "something uses this level all the time; try again when the machine and its host are idle",
         ));
         return;
     }
@@ -100,8 +100,7 @@ pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, s
     }
     for (seen, how) in seen.into_iter().zip(["busy", "asleep"]) {
         if !seen {
-            let reason =
-                format!("no wait came about {SAMPLES_MIN} times in the time asked for while the CPU was {how}");
+            let reason = format!("no wait came about {SAMPLES_MIN} times in the given time while the CPU was {how}");
             notes.push(note(
                 &subject,
                 reason,

@@ -114,8 +114,8 @@ fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
     // The caller waits for this before its first command. If the caller has given up, END stays.
     let _ = task.compare_exchange(FLOOD_NOW, WAIT, Ordering::AcqRel, Ordering::Acquire);
     loop {
-        let asked = task.load(Ordering::Acquire);
-        match asked {
+        let requested = task.load(Ordering::Acquire);
+        match requested {
             FLOOD_NOW => {
                 let begin = clock::now();
                 arena.carry_out(flood.accesses());
@@ -129,7 +129,7 @@ fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
             _ => return,
         }
         // If END came meanwhile, it stays.
-        let _ = task.compare_exchange(asked, WAIT, Ordering::AcqRel, Ordering::Acquire);
+        let _ = task.compare_exchange(requested, WAIT, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
@@ -258,10 +258,10 @@ pub(super) fn measure(
             notes.push(note(
                 &subject,
                 format!(
-                    "whether {pair} evict each other cannot be told: what is primed outlasts a test without a flood in {undisturbed} of \
+                    "whether {pair} evict each other is unknown: what is primed outlasts a test without a flood in {undisturbed} of \
                      {rounds} rounds"
                 ),
-                "something else uses it; try again when the machine and its host are quiet",
+                "something else uses it; try again when the machine and its host are idle",
             ));
             continue;
         };
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn noisy_rounds_do_not_count_beside_quiet_ones() {
+    fn noisy_rounds_do_not_count_beside_undisturbed_ones() {
         let mut mixed = rounds(30, 0.1, 0.1, 0.1);
         mixed.extend(rounds(300, 0.9, 1.0, 0.2));
         assert_eq!(is_shared(&mixed), Some(false));

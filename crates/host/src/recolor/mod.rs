@@ -396,8 +396,8 @@ fn verify(pid: Pid, wanted: &Wanted, limits: &Limits, pauses: &mut Vec<u64>) -> 
             std::thread::sleep(round * VERIFYING_REST);
             let mut undecided = Vec::new();
             for part in open.chunks(ASKED_AT_ONCE) {
-                let asked = asking.ask(part.to_vec(), wanted.colors, pauses)?;
-                let (decided, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, answer)| answer.is_some());
+                let requested = asking.ask(part.to_vec(), wanted.colors, pauses)?;
+                let (decided, open): (Vec<_>, Vec<_>) = requested.into_iter().partition(|(_, answer)| answer.is_some());
                 let (pages, answers): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
                 verified.add(known.verified(pid.0, &pages, &answers));
                 undecided.extend(open.into_iter().map(|(page, _)| page));

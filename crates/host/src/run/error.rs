@@ -12,7 +12,7 @@ use crate::sched::SchedError;
 pub enum RunError {
     /// The program cannot be started.
     #[error(
-        "{program}: cannot be started: {source}\n  hint: is it in PATH, and may you use the CPUs and the policy asked for?"
+        "{program}: cannot be started: {source}\n  hint: is it in PATH, and may you use these CPUs and this policy?"
     )]
     Start {
         /// Name of the program.

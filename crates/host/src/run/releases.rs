@@ -94,14 +94,14 @@ struct Talk {
     failed: bool,
 }
 
-/// Releases the jobs of `message_driven` from `first` on until `over` is set, reports them to `said`, and returns the programs. `cpu`: the CPU
+/// Releases the jobs of `message_driven` from `first` on until `over` is set, reports them to `tell`, and returns the programs. `cpu`: the CPU
 /// on which this thread is to run.
 pub fn release(
     message_driven: Vec<MessageDriven>,
     first: Ns,
     cpu: Option<CpuId>,
     over: &AtomicBool,
-    said: &Sender<ReleaseMessage>,
+    tell: &Sender<ReleaseMessage>,
 ) -> Vec<MessageDriven> {
     let request = RealtimeRequest::new().fifo(PRIORITY).timer_slack(Ns(1));
     let _settings = cpu.into_iter().fold(request, RealtimeRequest::pin).apply();
@@ -123,14 +123,14 @@ pub fn release(
                 talk.due.0 += talk.message_driven.period.0;
                 if talk.outstanding {
                     // The program may have answered since this thread last read its output.
-                    talk.listen(said);
+                    talk.listen(tell);
                 }
                 if talk.outstanding {
                     talk.waiting.push_back(due);
                 } else if late {
-                    let _ = said.send(ReleaseMessage::Skipped { task: talk.message_driven.task, due, at: begun });
+                    let _ = tell.send(ReleaseMessage::Skipped { task: talk.message_driven.task, due, at: begun });
                 } else {
-                    talk.release(due, false, said);
+                    talk.release(due, false, tell);
                 }
             }
         }
@@ -148,13 +148,13 @@ pub fn release(
             }
         };
         for (talk, _) in living.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
-            talk.listen(said);
+            talk.listen(tell);
         }
     }
     let now = monotonic();
     for talk in talks.iter().filter(|talk| !talk.failed) {
         talk.unwritten(now).for_each(|message| {
-            let _ = said.send(message);
+            let _ = tell.send(message);
         });
     }
     talks.into_iter().map(|talk| talk.message_driven).collect()
@@ -168,36 +168,36 @@ impl Talk {
         self.waiting.iter().copied().chain(missed).map(move |due| ReleaseMessage::Unwritten { task, due })
     }
 
-    fn fail(&mut self, error: RunError, said: &Sender<ReleaseMessage>) {
+    fn fail(&mut self, error: RunError, tell: &Sender<ReleaseMessage>) {
         self.failed = true;
         // The receiver may be gone when the run is over.
-        let _ = said.send(ReleaseMessage::Failed { task: self.message_driven.task, error });
+        let _ = tell.send(ReleaseMessage::Failed { task: self.message_driven.task, error });
     }
 
-    fn release(&mut self, due: Ns, waited: bool, said: &Sender<ReleaseMessage>) {
+    fn release(&mut self, due: Ns, waited: bool, tell: &Sender<ReleaseMessage>) {
         match self.message_driven.program.release() {
             Ok(at) => {
                 self.outstanding = true;
                 let written = monotonic();
                 let _ =
-                    said.send(ReleaseMessage::Released { task: self.message_driven.task, due, at, written, waited });
+                    tell.send(ReleaseMessage::Released { task: self.message_driven.task, due, at, written, waited });
             }
-            Err(error) => self.fail(error, said),
+            Err(error) => self.fail(error, tell),
         }
     }
 
-    fn listen(&mut self, said: &Sender<ReleaseMessage>) {
+    fn listen(&mut self, tell: &Sender<ReleaseMessage>) {
         let at = monotonic();
         match self.message_driven.program.take() {
             Ok(0) => {}
             Ok(_) => {
                 self.outstanding = false;
-                let _ = said.send(ReleaseMessage::Answered { task: self.message_driven.task, at });
+                let _ = tell.send(ReleaseMessage::Answered { task: self.message_driven.task, at });
                 if let Some(due) = self.waiting.pop_front() {
-                    self.release(due, true, said);
+                    self.release(due, true, tell);
                 }
             }
-            Err(error) => self.fail(error, said),
+            Err(error) => self.fail(error, tell),
         }
     }
 }
@@ -217,11 +217,11 @@ mod tests {
         let script = "echo ready; read line; exec sleep 100".to_owned();
         let mut program = MessageDrivenProgram::start(&["sh".into(), "-c".into(), script], &Launch::default()).unwrap();
         program.ready(limit).unwrap();
-        let (first, over, (said, heard)) = (monotonic(), AtomicBool::new(false), channel());
+        let (first, over, (tell, heard)) = (monotonic(), AtomicBool::new(false), channel());
         std::thread::scope(|scope| {
-            let (said, over) = (&said, &over);
+            let (tell, over) = (&tell, &over);
             let messages = vec![MessageDriven { task: 3, period: Ns(PERIOD), program }];
-            scope.spawn(move || release(messages, first, None, over, said));
+            scope.spawn(move || release(messages, first, None, over, tell));
             std::thread::sleep(Duration::from_millis(100));
             over.store(true, Ordering::Relaxed);
         });

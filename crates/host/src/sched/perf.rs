@@ -151,8 +151,8 @@ impl PerfRings {
         let (root, mount) = tracefs()?;
         let events = root.join("events/sched");
         let found = fields(&events, "sched_switch", ["prev_comm", "prev_pid", "prev_state", "next_pid"])?;
-        let (id, layout) = found.split_first().expect("the number of the event and as many fields as were asked for");
-        let layout = layout.try_into().expect("as many fields as were asked for");
+        let (id, layout) = found.split_first().expect("the number of the event and as many fields as were requested");
+        let layout = layout.try_into().expect("as many fields as were requested");
         let codes: Vec<Code> = counted.iter().map(|event| event.code).collect();
         let mut rings = Vec::new();
         for cpu in cpus {

@@ -57,7 +57,7 @@ pub(crate) fn fields<const N: usize>(events: &Path, event: &str, names: [&str; N
 }
 
 fn array<const N: usize>(values: Vec<usize>) -> [usize; N] {
-    values.try_into().expect("as many fields as were asked for")
+    values.try_into().expect("as many fields as were requested")
 }
 
 impl Layout {

@@ -70,7 +70,7 @@ impl Slot {
 struct PageRange(u64);
 
 /// Bits for the number of pages. With pages of 4 KiB this allows heaps up to 64 GiB at addresses below 2^52; Linux places mappings below 2^47
-/// or 2^48 unless asked for more.
+/// or 2^48 unless more is requested.
 const COUNT_BITS: u32 = 24;
 
 impl PageRange {

@@ -1,6 +1,6 @@
 //! The section of a report on conflicts: the time to walk over a buffer against the conflicts of its pages, and the miss penalty that follows.
 
-use isochrome_model::evidence::figure::{Chart, Dash, Hue, Line, Mark, extent};
+use isochrome_model::evidence::figure::{Chart, Dash, Hue, Line, Mark, range_of};
 use isochrome_model::evidence::format::DASH;
 use isochrome_model::evidence::{Section, Standing};
 use isochrome_model::stats;
@@ -37,14 +37,14 @@ fn headline(conflicts: &Conflicts) -> (Option<Standing>, String, String) {
             (Some(Standing::Holds), sentence, basis)
         }
         _ => {
-            let text = "What a conflict costs cannot be told from this run.";
+            let text = "What a conflict costs cannot be concluded from this run.";
             (Some(Standing::Inconclusive), text.to_owned(), basis)
         }
     }
 }
 
 fn chart(conflicts: &Conflicts) -> Chart {
-    let (_, most) = extent(conflicts.walks.iter().map(|walk| walk.sum as f64));
+    let (_, most) = range_of(conflicts.walks.iter().map(|walk| walk.sum as f64));
     let line = |(name, ns, hue, dash): Walk| {
         let points: Vec<(f64, f64)> = conflicts.walks.iter().map(|walk| (walk.sum as f64, ns(walk) / 1e3)).collect();
         let fit = stats::Line::through(&points);
@@ -65,7 +65,7 @@ pub fn section(conflicts: &Conflicts) -> Section {
     let rows = PLACINGS.into_iter().filter_map(|(placing, name)| {
         let of = || conflicts.walks.iter().filter(move |walk| walk.placing == placing);
         let range = |value: fn(&BufferWalk) -> f64| {
-            let (low, high) = extent(of().map(value));
+            let (low, high) = range_of(of().map(value));
             format!("{low:.0} to {high:.0}")
         };
         of().next()?;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use isochrome_model::miss_ratio::Touches;
-use isochrome_model::sim::{Access, Allocation, ConfigError, DescribedMachine, Hierarchy, Kind, Level, PageTable};
+use isochrome_model::sim::{Access, Allocation, ConfigError, Hierarchy, Kind, Level, MachineModel, PageTable};
 use isochrome_model::units::Color;
 
 use super::{Condition, Walk};
@@ -12,7 +12,7 @@ use crate::samples::{Arm, Block, Sample};
 /// The experiment to simulate.
 pub struct Request<'a> {
     /// The simulated machine.
-    pub machine: &'a DescribedMachine,
+    pub machine: &'a MachineModel,
     /// The cache of the machine that is flooded.
     pub level: &'a Level,
     /// Whether the working set is data or code.
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_line_that_the_flood_took_costs_a_miss_and_colors_keep_it() {
-        let machine = DescribedMachine::named("i7-2600").unwrap();
+        let machine = MachineModel::named("i7-2600").unwrap();
         let level = machine.levels.iter().find(|level| level.cache.name.contains("L2")).unwrap();
         let colors: Vec<Color> = (0..4).map(Color).collect();
         let percents = [50, 100, 130];

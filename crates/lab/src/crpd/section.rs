@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use isochrome_model::evidence::figure::{Chart, Dash, Hue, Line, extent};
+use isochrome_model::evidence::figure::{Chart, Dash, Hue, Line, range_of};
 use isochrome_model::evidence::format::{DASH, p_value};
 use isochrome_model::evidence::{Section, Standing};
 use isochrome_model::miss_ratio::Touches;
@@ -36,7 +36,7 @@ fn headline(crpd: &Crpd) -> (Option<Standing>, String, String) {
             } else {
                 "the delay does not grow significantly with the working set".to_owned()
             };
-            let text = format!("What a preemption costs through the cache cannot be told from this run: {why}.");
+            let text = format!("What a preemption costs through the cache cannot be concluded from this run: {why}.");
             (Some(Standing::Inconclusive), text, basis)
         }
     }
@@ -121,7 +121,7 @@ fn chart(crpd: &Crpd, walk: Walk) -> Chart {
         of.map(|point| (f64::from(point.condition.percent), point.delay_ns / 1e3)).collect()
     };
     let (open, own) = (points(false), points(true));
-    let (_, most) = extent(open.iter().map(|point| point.1));
+    let (_, most) = range_of(open.iter().map(|point| point.1));
     let last = open.last().map_or(130.0, |point| point.0);
     let tent = [0.0, 100.0, 100.0 + 100.0 / f64::from(crpd.ways.max(1)), last].into_iter();
     let theory =
@@ -151,7 +151,7 @@ pub fn section(crpd: &Crpd) -> Section {
         crpd.passes
     ));
     for walk in crpd.walks() {
-        let (_, most) = extent(crpd.points_of(walk, false).map(|point| point.delay_ns));
+        let (_, most) = range_of(crpd.points_of(walk, false).map(|point| point.delay_ns));
         let rows = crpd.points_of(walk, false).map(|open| {
             let percent = open.condition.percent;
             let own = crpd.points_of(walk, true).find(|own| own.condition.percent == percent);

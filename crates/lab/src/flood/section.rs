@@ -26,7 +26,7 @@ fn headline(verified: &Verification) -> (Option<Standing>, String, String) {
         verified.lines, verified.level
     );
     let Some(worst) = verified.worst() else {
-        let text = "What floods leave of the cache cannot be told from this run: no block was accepted.";
+        let text = "What floods leave of the cache cannot be concluded from this run: no block was accepted.";
         return (Some(Standing::Inconclusive), text.to_owned(), basis);
     };
     let sentence = format!(

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use isochrome_model::machine::Holds;
-use isochrome_model::sim::DescribedMachine;
+use isochrome_model::sim::MachineModel;
 use isochrome_model::sim::scenario::{self, SCHEMA, Scenario, ScenarioError, Task, TaskOutcome};
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, Ns, format_list};
@@ -19,7 +19,7 @@ const SLICES: u64 = 4;
 /// The experiment to simulate.
 pub struct Request<'a> {
     /// The simulated machine.
-    pub machine: &'a DescribedMachine,
+    pub machine: &'a MachineModel,
     /// Clock rate of the machine, in MHz.
     pub mhz: u32,
     /// The programs, as the text of [`Workload`](isochrome_model::workload::Workload)s.
@@ -205,13 +205,13 @@ impl Request<'_> {
 mod tests {
     use super::*;
 
-    fn machine() -> DescribedMachine {
+    fn machine() -> MachineModel {
         // 8 colors of 4 ways in the shared level, 128 KiB.
         let text = "schema = 'isochrome-scenario/1'
             levels = ['8K:2:64:lru:wb:wa', '128K:4:64:lru:wb:wa']
             shared_levels = 1
             timing = { access_cycles = 1, read_cycles = [9], write_cycles = [0], memory_read_cycles = 10, memory_write_cycles = 0 }";
-        Scenario::from_toml(text).unwrap().described().unwrap().unwrap()
+        Scenario::from_toml(text).unwrap().machine_model().unwrap().unwrap()
     }
 
     fn played(programs: &[&str]) -> Interference {

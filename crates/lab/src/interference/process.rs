@@ -187,10 +187,10 @@ impl Process {
         let mut bytes = vec![0; STDERR_BYTES.min(length as usize)];
         let begin = length - bytes.len() as u64;
         let read = self.stderr.read_at(&mut bytes, begin).unwrap_or(0);
-        let said = String::from_utf8_lossy(&bytes[..read]);
-        match said.trim() {
-            "" => format!("{end}; it said nothing on standard error"),
-            said => format!("{end}; on standard error: {said}"),
+        let text = String::from_utf8_lossy(&bytes[..read]);
+        match text.trim() {
+            "" => format!("{end}; it wrote nothing to standard error"),
+            text => format!("{end}; on standard error: {text}"),
         }
     }
 

@@ -430,7 +430,7 @@ mod tests {
         );
         assert!(error.contains("a shorter warm-up"), "{error}");
         let error = tried(&["exit 7"], &[], SECOND, SECOND).unwrap_err();
-        assert!(error.contains("exit code 7; it said nothing") && error.contains("run it by hand"), "{error}");
+        assert!(error.contains("exit code 7; it wrote nothing") && error.contains("run it by hand"), "{error}");
     }
 
     /// A busy machine may move pages slowly, which must not end the experiment with an error.

@@ -104,7 +104,7 @@ fn headline(measured: &Interference) -> (Option<Standing>, String, String) {
     // The headline is about the program that was named first, a choice that does not depend on the results.
     let first = SHARINGS.iter().find_map(|sharing| rows(measured, *sharing).find(|row| is_open(row)));
     let Some(row) = first.filter(|_| measured.is_conclusive()) else {
-        let text = "What programs cost each other cannot be told from this run.";
+        let text = "What programs cost each other cannot be concluded from this run.";
         return (Some(Standing::Inconclusive), text.to_owned(), basis);
     };
     let (target, command, interval) = (target_of(row), command(measured, row), interval(row));

@@ -1,7 +1,7 @@
 //! The section of a report on the cost of a flood, kernel by kernel: how much longer a job takes, how rare long jobs are, and how many of its
 //! lines were evicted.
 
-use isochrome_model::evidence::figure::{Axis, CacheMap, Chart, Dash, Hue, Line, Mark, extent};
+use isochrome_model::evidence::figure::{Axis, CacheMap, Chart, Dash, Hue, Line, Mark, range_of};
 use isochrome_model::evidence::format::{self, Clock, DASH};
 use isochrome_model::evidence::{PaletteEvidence, Section, Standing};
 use isochrome_model::machine::Machine;
@@ -269,8 +269,10 @@ fn headline(kernels: &[Kernel<'_>]) -> (Option<Standing>, String, String) {
     );
     let sentence = match standing {
         Standing::Inconclusive => {
-            let text =
-                format!("Whether own colors help {} cannot be told from this run: {why}.", job.trim_end_matches(','));
+            let text = format!(
+                "Whether own colors help {} cannot be concluded from this run: {why}.",
+                job.trim_end_matches(',')
+            );
             return (Some(standing), text, others);
         }
         Standing::NoGain => {
@@ -295,8 +297,8 @@ fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Chart {
     let lines: Vec<Line> =
         [Condition::Alone].into_iter().chain(FLOODED).map(line).filter(|line| !line.points.is_empty()).collect();
     let sizes: Vec<f64> = kernel.0.iter().map(|reading| reading.size() as f64).collect();
-    let (smallest, largest) = extent(sizes.iter().copied());
-    let (low, high) = extent(lines.iter().flat_map(|line| line.points.iter().map(|p| p.1)).chain([0.0]));
+    let (smallest, largest) = range_of(sizes.iter().copied());
+    let (low, high) = range_of(lines.iter().flat_map(|line| line.points.iter().map(|p| p.1)).chain([0.0]));
     let x = if smallest > 0.0 && largest / smallest >= WIDE { Axis::log } else { Axis::linear };
     // A single size stands in the middle of the axis.
     let ends = if smallest < largest { (smallest, largest) } else { (smallest * 0.5, smallest * 1.5) };
@@ -355,7 +357,7 @@ fn exceedance_chart(clock: Clock, kernel: &Kernel<'_>, reading: &Reading<'_>) ->
         Line { marks, ..Line::new(name, hue, dash, corners) }
     };
     let lines: Vec<Line> = outcomes.iter().map(line).collect();
-    let (shortest, longest) = extent(lines.iter().flat_map(|line| line.points.iter().map(|p| p.0)));
+    let (shortest, longest) = range_of(lines.iter().flat_map(|line| line.points.iter().map(|p| p.0)));
     let x = if shortest > 0.0 && longest / shortest >= WIDE { Axis::log } else { Axis::linear };
     Some(Chart {
         title: format!("{}: share of jobs longer than a time", kernel.title()),

@@ -146,7 +146,8 @@ pub struct Comparison {
     /// Kind of locality that sets the ratio.
     pub locality: Locality,
     /// Requested misses per access.
-    pub asked: f64,
+    #[serde(alias = "asked")]
+    pub requested: f64,
     /// The task; after a search, the task that is the result of the search.
     pub task: Task,
     /// Size of all lines of the task, in bytes.
@@ -174,12 +175,12 @@ pub struct Comparison {
 
 impl Comparison {
     /// Returns a comparison for `task` that has predictions only.
-    pub fn of(task: Task, level: u8, colors: u32, locality: Locality, asked: f64) -> Comparison {
+    pub fn of(task: Task, level: u8, colors: u32, locality: Locality, requested: f64) -> Comparison {
         Comparison {
             level,
             colors,
             locality,
-            asked,
+            requested,
             task,
             bytes: task.lines * task.geometry.line_bytes.0,
             predicted_lru: task.predicted(),
@@ -200,7 +201,7 @@ impl Comparison {
             _ if self.modeled.is_some() => None,
             _ if !self.executed.is_some_and(is_enough) => Some(Standing::Inconclusive),
             0 => None,
-            _ if found(&self.search, self.asked) => Some(Standing::Holds),
+            _ if found(&self.search, self.requested) => Some(Standing::Holds),
             tries if tries < TRIES => Some(Standing::Inconclusive),
             _ => Some(Standing::Violated),
         }

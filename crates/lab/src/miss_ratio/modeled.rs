@@ -1,7 +1,7 @@
 //! A task with a set miss ratio on a modeled machine.
 
 use isochrome_model::miss_ratio::Task;
-use isochrome_model::sim::{ConfigError, DescribedMachine, Level, Simulator};
+use isochrome_model::sim::{ConfigError, Level, MachineModel, Simulator};
 use isochrome_model::trace::Access;
 
 /// Number of unrecorded passes, after which every pass is like the one before. Under LRU this holds from the third pass on; other policies need
@@ -13,7 +13,7 @@ const PASSES: u64 = 4;
 /// Returns the misses per access of `task` in `level` of `machine`.
 ///
 /// Fails if the machine model is invalid.
-pub fn miss_ratio(machine: &DescribedMachine, level: &Level, task: &Task) -> Result<f64, ConfigError> {
+pub fn miss_ratio(machine: &MachineModel, level: &Level, task: &Task) -> Result<f64, ConfigError> {
     let mut simulator = Simulator::machine(machine)?;
     let pass: Vec<Access> = task.accesses(1).collect();
     let mut misses_after = |passes: u64| {

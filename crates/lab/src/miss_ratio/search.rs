@@ -26,17 +26,17 @@ pub struct Tried {
     pub executed: Executed,
 }
 
-/// Whether the search that made `tries` found a size with the miss ratio `asked`.
-pub fn found(tries: &[Tried], asked: f64) -> bool {
-    let near = |tried: &Tried| (tried.executed.miss_ratio - asked).abs() <= NEAR;
+/// Whether the search that made `tries` found a size with the miss ratio `requested`.
+pub fn found(tries: &[Tried], requested: f64) -> bool {
+    let near = |tried: &Tried| (tried.executed.miss_ratio - requested).abs() <= NEAR;
     matches!(tries, [.., before, last] if before.lines == last.lines && near(before) && near(last))
 }
 
-/// Returns the try that is the result of a search: the last one if the search has [`found`] a size, else the one nearest to `asked`. `None` if
+/// Returns the try that is the result of a search: the last one if the search has [`found`] a size, else the one nearest to `requested`. `None` if
 /// there are no tries.
-pub fn outcome(tries: &[Tried], asked: f64) -> Option<Tried> {
-    let apart = |tried: &&Tried| (tried.executed.miss_ratio - asked).abs();
-    if found(tries, asked) {
+pub fn outcome(tries: &[Tried], requested: f64) -> Option<Tried> {
+    let apart = |tried: &&Tried| (tried.executed.miss_ratio - requested).abs();
+    if found(tries, requested) {
         return tries.last().copied();
     }
     tries.iter().min_by(|a, b| apart(a).total_cmp(&apart(b))).copied()
@@ -47,27 +47,27 @@ pub fn outcome(tries: &[Tried], asked: f64) -> Option<Tried> {
 ///
 /// `measure` executes a loop of the given number of lines. If it returns `None`, the search ends; if it fails, so does the search.
 pub fn search<E>(
-    asked: f64,
+    requested: f64,
     [smallest, first, largest]: [u64; 3],
     mut measure: impl FnMut(u64) -> Result<Option<Executed>, E>,
 ) -> Result<Vec<Tried>, E> {
     let mut tries: Vec<Tried> = Vec::new();
     let mut lines = first;
-    while tries.len() < TRIES && !found(&tries, asked) {
+    while tries.len() < TRIES && !found(&tries, requested) {
         let Some(executed) = measure(lines)? else { break };
         tries.push(Tried { lines, executed });
         // A size whose miss ratio is near is tried once more.
         let once = tries.len() < 2 || tries[tries.len() - 2].lines != lines;
-        if (executed.miss_ratio - asked).abs() > NEAR || !once {
-            lines = crossing(&tries, asked, smallest, largest);
+        if (executed.miss_ratio - requested).abs() > NEAR || !once {
+            lines = crossing(&tries, requested, smallest, largest);
         }
     }
     Ok(tries)
 }
 
-/// Returns the size at which the rising curve nearest to `tries` crosses `asked`. Distances are absolute, as a spoiled try may be far off. By
+/// Returns the size at which the rising curve nearest to `tries` crosses `requested`. Distances are absolute, as a spoiled try may be far off. By
 /// assumption nothing misses at `smallest` and everything misses at `largest`.
-fn crossing(tries: &[Tried], asked: f64, smallest: u64, largest: u64) -> u64 {
+fn crossing(tries: &[Tried], requested: f64, smallest: u64, largest: u64) -> u64 {
     let mut points: Vec<(f64, f64)> =
         tries.iter().map(|tried| (tried.lines as f64, tried.executed.miss_ratio)).collect();
     points.extend([(smallest as f64, 0.0), (largest as f64, 1.0)]);
@@ -91,9 +91,9 @@ fn crossing(tries: &[Tried], asked: f64, smallest: u64, largest: u64) -> u64 {
         curve.push(last);
     }
     let curve: Vec<(f64, f64)> = curve.iter().map(|points| middle(points)).collect();
-    let above = curve.iter().position(|point| point.1 >= asked).unwrap_or(curve.len() - 1);
+    let above = curve.iter().position(|point| point.1 >= requested).unwrap_or(curve.len() - 1);
     let (high, low) = (curve[above], curve[above.saturating_sub(1)]);
-    let share = if high.1 > low.1 { ((asked - low.1) / (high.1 - low.1)).clamp(0.0, 1.0) } else { 0.0 };
+    let share = if high.1 > low.1 { ((requested - low.1) / (high.1 - low.1)).clamp(0.0, 1.0) } else { 0.0 };
     ((low.0 + share * (high.0 - low.0)).round() as u64).clamp(smallest, largest)
 }
 
@@ -112,9 +112,9 @@ mod tests {
     }
 
     /// Returns the tries of a search in a cache of 512 lines, in which a loop has the miss ratio that `response` returns.
-    fn tries(asked: f64, mut response: impl FnMut(u64) -> f64) -> Vec<Tried> {
-        let first = Task::of_ratio(Touches::Data, geometry(), asked, Locality::Temporal).unwrap().lines;
-        search(asked, [256, first, 1024], |lines| Ok::<_, Infallible>(Some(executed(response(lines))))).unwrap()
+    fn tries(requested: f64, mut response: impl FnMut(u64) -> f64) -> Vec<Tried> {
+        let first = Task::of_ratio(Touches::Data, geometry(), requested, Locality::Temporal).unwrap().lines;
+        search(requested, [256, first, 1024], |lines| Ok::<_, Infallible>(Some(executed(response(lines))))).unwrap()
     }
 
     /// Returns the misses per line of a loop in a simulated cache that replaces by `policy`. The lines are consecutive, so that all sets have
@@ -142,11 +142,11 @@ mod tests {
     #[test]
     fn a_simulated_cache_of_any_replacement_is_tuned_to_within_two_points() {
         for policy in [Policy::Lru, Policy::Random { seed: 1 }, Policy::TreePlru, Policy::Fifo] {
-            for asked in [0.1, 0.33, 0.5, 0.8] {
-                let tries = tries(asked, |lines| simulated(policy, lines));
-                let last = outcome(&tries, asked).unwrap();
-                assert!(found(&tries, asked), "{policy}: {asked} not found, {tries:?}");
-                assert!((simulated(policy, last.lines) - asked).abs() <= NEAR, "{policy}: {asked}, {last:?}");
+            for requested in [0.1, 0.33, 0.5, 0.8] {
+                let tries = tries(requested, |lines| simulated(policy, lines));
+                let last = outcome(&tries, requested).unwrap();
+                assert!(found(&tries, requested), "{policy}: {requested} not found, {tries:?}");
+                assert!((simulated(policy, last.lines) - requested).abs() <= NEAR, "{policy}: {requested}, {last:?}");
             }
         }
     }

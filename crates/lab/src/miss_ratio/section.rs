@@ -1,7 +1,7 @@
 //! The section of a report on a task with a set miss ratio: the predicted ratio against the measured one, and a figure of both over the size of
 //! the loop. [Sebek2002, Figure 5]
 
-use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, Mark, extent};
+use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, Mark, range_of};
 use isochrome_model::evidence::format::{self, DASH};
 use isochrome_model::evidence::{Section, Standing};
 use isochrome_model::geometry::Geometry;
@@ -24,21 +24,25 @@ fn headline(comparison: &Comparison) -> (Option<Standing>, String, String) {
         comparison.task.lines,
         Bytes(comparison.bytes)
     );
-    let asked = percent(comparison.asked);
+    let requested = percent(comparison.requested);
     let sentence = match (&comparison.modeled, comparison.executed) {
         (_, Some(executed)) if comparison.standing() != Some(Standing::Inconclusive) => {
             format!(
-                "A task made to miss in {asked} of its accesses was seen to miss in {}.",
+                "A task made to miss in {requested} of its accesses was seen to miss in {}.",
                 percent(executed.miss_ratio)
             )
         }
         (Some(modeled), None) => format!(
-            "A task made to miss in {asked} of its accesses misses in {} on the modeled {} ({}).",
+            "A task made to miss in {requested} of its accesses misses in {} on the modeled {} ({}).",
             percent(modeled.miss_ratio),
             modeled.machine,
             modeled.policy
         ),
-        _ => format!("Whether a task made to miss in {asked} of its accesses does so cannot be told from this run."),
+        _ => {
+            format!(
+                "Whether a task made to miss in {requested} of its accesses does so cannot be concluded from this run."
+            )
+        }
     };
     (comparison.standing(), sentence, basis)
 }
@@ -74,18 +78,18 @@ fn findings(comparison: &Comparison) -> Vec<String> {
 
 /// Returns a sentence on how the search ended; `None` if there was none.
 fn search_finding(comparison: &Comparison) -> Option<String> {
-    let (tries, points, asked) = (comparison.search.len(), 100.0 * NEAR, percent(comparison.asked));
+    let (tries, points, requested) = (comparison.search.len(), 100.0 * NEAR, percent(comparison.requested));
     let lines = comparison.task.lines;
     let ratio = comparison.executed.filter(|_| tries > 0)?.miss_ratio;
-    if found(&comparison.search, comparison.asked) {
+    if found(&comparison.search, comparison.requested) {
         return Some(format!(
-            "found after {tries} tries: {lines} lines, measured twice within {points:.0} points of {asked}"
+            "found after {tries} tries: {lines} lines, measured twice within {points:.0} points of {requested}"
         ));
     }
     let missed = if tries < TRIES { "ended early" } else { "missed" };
-    let off = 100.0 * (ratio - comparison.asked);
+    let off = 100.0 * (ratio - comparison.requested);
     Some(format!(
-        "{missed}: in {tries} tries no size was measured twice within {points:.0} points of {asked}; the nearest is {lines} lines, {off:+.1} points off"
+        "{missed}: in {tries} tries no size was measured twice within {points:.0} points of {requested}; the nearest is {lines} lines, {off:+.1} points off"
     ))
 }
 
@@ -114,7 +118,7 @@ pub fn section(comparison: &Comparison) -> Section {
         ]
     };
     let mut rows = vec![
-        row("asked for".to_owned(), task.lines, comparison.asked, None),
+        row("requested".to_owned(), task.lines, comparison.requested, None),
         row("LRU exactly".to_owned(), task.lines, comparison.predicted_lru, None),
         row("straight line".to_owned(), task.lines, comparison.predicted_straight, None),
     ];
@@ -187,7 +191,7 @@ fn chart(comparison: &Comparison) -> Chart {
         (None, Some(modeled)) => Some(point("modeled", task.lines, [modeled.miss_ratio; 3], false)),
         (None, None) => None,
     });
-    let (low, high) = extent(lines.iter().flat_map(|line| &line.points).map(|point| point.1).chain([0.0, 100.0]));
+    let (low, high) = range_of(lines.iter().flat_map(|line| &line.points).map(|point| point.1).chain([0.0, 100.0]));
     Chart {
         title: format!("Misses of a loop in level {}", comparison.level),
         description: "Misses per line of a loop against its size: exactly under LRU, by a straight line, and measured, with its interval."

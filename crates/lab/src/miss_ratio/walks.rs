@@ -1,7 +1,7 @@
 //! The task and its controls, executed on the calling thread.
 //!
-//! The lines are visited in one random order, so that no prefetcher predicts it. Under LRU the order makes no difference. The control of which
-//! no line fits has its pages in a quarter of the colors.
+//! The lines are visited in one random order, so that no prefetcher predicts it. Under LRU the order makes no difference. The control that
+//! always misses has its pages in a quarter of the colors, where they do not fit.
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::{ColoredRegion, FramePool};

@@ -87,7 +87,7 @@ fn headline(nets: &[Net]) -> (Option<Standing>, String, String) {
         "Each packet after a flood against one after spinning for as long; medians over accepted blocks.".to_owned();
     let stated = nets.iter().find_map(|net| Some((net, net.stated(Direction::Send)?, net.stated(Direction::Receive)?)));
     let Some((net, send, receive)) = stated else {
-        let text = "What packets cost after a flood cannot be told from this run.";
+        let text = "What packets cost after a flood cannot be concluded from this run.";
         return (Some(Standing::Inconclusive), text.to_owned(), basis);
     };
     let ([_, sent, sent_own], [_, received, received_own]) = (send.overheads(), receive.overheads());

@@ -172,12 +172,17 @@ fn packet(
             Ok(packet.spent.map(|ticks| ticks.0 as f64).to_vec())
         }
         Direction::Receive => {
-            let asked = traffic.request(bytes)?;
+            let requested = traffic.request(bytes)?;
             // The card puts the packet into memory while the stack waits. The flood comes after that, so that the packet too has been evicted.
             traffic.arrive(bytes)?;
             disturb();
             let taken = traffic.take(bytes)?;
-            Ok(asked.spent.iter().zip(taken.spent).map(|(asked, taken)| (asked.0 + taken.0) as f64).collect())
+            Ok(requested
+                .spent
+                .iter()
+                .zip(taken.spent)
+                .map(|(requested, taken)| (requested.0 + taken.0) as f64)
+                .collect())
         }
     }
 }

@@ -37,7 +37,7 @@ fn headline(switches: &Switches) -> (Option<Standing>, String, String) {
             (Some(Standing::Holds), sentence, basis)
         }
         _ => {
-            let text = "What passing the CPU costs through the cache cannot be told from this run.";
+            let text = "What passing the CPU costs through the cache cannot be concluded from this run.";
             (Some(Standing::Inconclusive), text.to_owned(), basis)
         }
     }
@@ -109,9 +109,10 @@ pub fn section(switches: &Switches) -> Section {
     let open = switches.rows.iter().filter(|row| !row.condition.partitioned);
     Section::new("switch", "What passing the CPU costs", headline(switches), switches)
         .text(format!(
-            "Two threads on one CPU. In a preemption the other has the higher priority and takes the CPU as soon as it is woken; in a \
-             switch both have the same and wait for each other. Before each way the cache is flooded, or, as the control, as much time is \
-             spent spinning. The cache part is a flood less its control, with the parts of both ways.{colors}{longest} [Sebek2002, Table 1]"
+            "Two threads on one CPU. In a preemption the other thread has the higher priority and takes the CPU as soon as it is woken; in a \
+             switch both have the same priority and wait for each other. Before each handoff the cache is flooded or, as the control, the \
+             same time is spent spinning. The cache part is the cost after a flood less the cost after its control, with the parts of both \
+             directions.{colors}{longest} [Sebek2002, Table 1]"
         ))
         .figure(Bars {
             title: "Direct part and cache part of passing the CPU".to_owned(),

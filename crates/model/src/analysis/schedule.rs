@@ -40,7 +40,7 @@ pub struct Section {
 
 /// One interval of a schedule, for drawing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct Interval {
     /// Index of the task on the core.
     pub task: usize,
     /// Start of the interval, in ns.
@@ -74,7 +74,7 @@ pub struct Played {
     /// The jobs that completed, in the order of their completions.
     pub jobs: Vec<Completed>,
     /// The intervals in which tasks had the CPU, in order.
-    pub stretches: Vec<Stretch>,
+    pub intervals: Vec<Interval>,
 }
 
 struct Job {
@@ -93,7 +93,7 @@ struct Job {
     /// task displaces it.
     partial: Option<(u32, u64)>,
     /// Rest of the current nonpreemptive interval, in ns; `None` while no other task waits.
-    stretch_ns: Option<u64>,
+    nonpreemptive_left_ns: Option<u64>,
 }
 
 /// The lock of a job. The job takes and releases the lock when the given execution times remain, in ns.
@@ -138,7 +138,7 @@ impl Job {
             private_ns: 0,
             missing: PartitionSet::default(),
             partial: None,
-            stretch_ns: None,
+            nonpreemptive_left_ns: None,
         }
     }
 
@@ -179,7 +179,7 @@ impl Job {
         match self.partial.or_else(|| self.missing.iter().next().map(|partition| (partition, 0))) {
             Some((partition, spent_ns)) => (Action::Refill { partition, spent_ns }, charges.refill_ns - spent_ns),
             None => {
-                let preemptible_in_ns = self.stretch_ns.filter(|&rest| rest > 0).unwrap_or(u64::MAX);
+                let preemptible_in_ns = self.nonpreemptive_left_ns.filter(|&rest| rest > 0).unwrap_or(u64::MAX);
                 (Action::Execute, self.undisturbed_ns().min(preemptible_in_ns))
             }
         }
@@ -202,13 +202,13 @@ impl Job {
     /// Executes the job for `step` ns. `awaited`: whether a higher task waits.
     fn execute(&mut self, step: u64, awaited: bool) {
         self.execution_ns -= step;
-        if let Some(rest) = &mut self.stretch_ns {
+        if let Some(rest) = &mut self.nonpreemptive_left_ns {
             *rest -= step.min(*rest);
         }
         // A task that waits for the lock runs as soon as the job releases the lock.
         let left = self.held.as_ref().is_some_and(|held| held.left_ns == self.execution_ns);
         if left && awaited {
-            self.stretch_ns = Some(0);
+            self.nonpreemptive_left_ns = Some(0);
         }
     }
 
@@ -219,7 +219,7 @@ impl Job {
         }
         self.find_missing(task, owned);
         self.started = true;
-        self.stretch_ns = None;
+        self.nonpreemptive_left_ns = None;
     }
 
     /// Finds out what the job has to refill before it continues. `owned`: as for [`resume`](Self::resume).
@@ -251,9 +251,10 @@ fn chosen(core: &[CoreTask], queues: &mut [VecDeque<Job>], running: Option<usize
     let (_, highest) = (0..core.len()).filter_map(first).min()?;
     let Some(current) = running.filter(|&current| current != highest) else { return Some(highest) };
     let job = queues[current].front_mut().expect("a running task has a job");
-    let stretch_ns = job.stretch_ns.unwrap_or_else(|| job.nonpreemptive_ns(core[current].nonpreemptive_ns));
-    job.stretch_ns = Some(stretch_ns);
-    Some(if stretch_ns > 0 { current } else { highest })
+    let nonpreemptive_left_ns =
+        job.nonpreemptive_left_ns.unwrap_or_else(|| job.nonpreemptive_ns(core[current].nonpreemptive_ns));
+    job.nonpreemptive_left_ns = Some(nonpreemptive_left_ns);
+    Some(if nonpreemptive_left_ns > 0 { current } else { highest })
 }
 
 /// Plays `arrivals` (ascending by release) on a core until all jobs are complete or `horizon_ns` has passed.
@@ -342,7 +343,7 @@ pub fn play_with_steal(
         step = step.min(undisturbed_until - now);
         if step > 0 {
             let refilling = action != Action::Execute;
-            played.stretches.push(Stretch { task: chosen, start_ns: now, end_ns: now + step, refilling });
+            played.intervals.push(Interval { task: chosen, start_ns: now, end_ns: now + step, refilling });
         }
         now += step;
         job.act(action, step, charges, above.iter().any(|queue| !queue.is_empty()));

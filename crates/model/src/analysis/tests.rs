@@ -304,7 +304,7 @@ fn no_bound_shrinks_when_anything_is_made_worse() {
             ("jitter", worse(&|task| task.jitter_ns += 1)),
             ("blocking", worse(&|task| task.blocking_ns += 1)),
             ("lock held longer", worse(&|task| task.holds = longer(task.holds))),
-            ("nonpreemptive stretch", worse(&|task| task.nonpreemptive_ns += 1)),
+            ("nonpreemptive interval", worse(&|task| task.nonpreemptive_ns += 1)),
             ("evicting partition", worse(&evicting)),
             ("useful partitions", worse(&useful)),
             ("a task below all", (crowded, charges)),

@@ -69,7 +69,7 @@ pub struct Axis {
 }
 
 /// Returns the smallest and the largest finite number among `values`; 0 and 1 if no number is finite.
-pub fn extent(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
+pub fn range_of(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let finite = values.into_iter().filter(|v| v.is_finite());
     let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
     if low <= high { (low, high) } else { (0.0, 1.0) }
@@ -205,8 +205,8 @@ impl Chart {
         let points =
             || lines.iter().flat_map(|line| line.points.iter().copied().chain(line.marks.iter().map(|it| it.at)));
         let bands = lines.iter().flat_map(|line| &line.band).map(|band| band.2);
-        let (_, right) = extent(points().map(|point| point.0).chain([0.0]));
-        let (low, high) = extent(points().map(|point| point.1).chain(bands).chain([0.0]));
+        let (_, right) = range_of(points().map(|point| point.0).chain([0.0]));
+        let (low, high) = range_of(points().map(|point| point.1).chain(bands).chain([0.0]));
         Chart {
             title: title.to_owned(),
             description: description.to_owned(),

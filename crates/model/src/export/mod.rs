@@ -76,7 +76,7 @@ pub enum ExportError {
         tasks: Vec<String>,
     },
     /// The plan uses a partition that does not exist.
-    #[error("partition {partition} of task `{task}` is none of 1 to {count}\n  hint: say how many the cache has")]
+    #[error("partition {partition} of task `{task}` is not one of 1 to {count}\n  hint: say how many the cache has")]
     Partition {
         /// Name of the task that uses the partition.
         task: String,

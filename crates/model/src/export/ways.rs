@@ -94,7 +94,7 @@ pub enum WaysError {
         steps: u32,
     },
     /// The cache has no ways, or more ways than a mask has bits.
-    #[error("{ways} ways are none, or more than the 64 of a mask\n  hint: say how many one cache has")]
+    #[error("{ways} ways are not between 1 and the 64 of a mask\n  hint: say how many one cache has")]
     Count {
         /// Number of ways of the cache.
         ways: u32,

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_no_candidate_color_and_unsteady_pages_are_told_from_colors() {
+    fn pages_of_no_candidate_color_and_unsteady_pages_get_no_color() {
         let mut chance = Chance(2);
         for _ in 0..5_000 {
             let other = decide(4, &mut chance, |_, chance| chance.next() < RATES.noise).0;

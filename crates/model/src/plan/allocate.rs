@@ -393,7 +393,7 @@ impl Search<'_> {
         self.effort.cutoff.min(self.found.as_ref().map_or(f64::INFINITY, |found| found.0)) - TOLERANCE
     }
 
-    /// Places the lowest of the `remaining` highest tasks in every way that may be the best, and then the tasks above it.
+    /// Places the lowest of the `remaining` highest tasks at every position that may be the best, and then the tasks above it.
     fn place(&mut self, remaining: usize, left: usize, cost: f64, groups: &[Group]) {
         if remaining == 0 {
             self.complete(groups);

@@ -96,10 +96,10 @@ fn one_core(timeline: &Timeline, conditions: Conditions, analysis: Analysis, top
             text x="8" y=(row(index) + 15.0) { (name) }
             line x1=(LABEL) x2=(LABEL + SPAN) y1=(row(index) + ROW - 2.0) y2=(row(index) + ROW - 2.0) stroke="#cccccc" {}
         }
-        @for stretch in &played.stretches {
-            rect x=(format!("{:.2}", x(stretch.start_ns))) y=(row(stretch.task) + 2.0) height=(ROW - 4.0)
-                width=(format!("{:.2}", (x(stretch.end_ns) - x(stretch.start_ns)).max(0.3)))
-                fill=(if stretch.refilling { "#222222" } else { COLORS[stretch.task % COLORS.len()] }) {}
+        @for interval in &played.intervals {
+            rect x=(format!("{:.2}", x(interval.start_ns))) y=(row(interval.task) + 2.0) height=(ROW - 4.0)
+                width=(format!("{:.2}", (x(interval.end_ns) - x(interval.start_ns)).max(0.3)))
+                fill=(if interval.refilling { "#222222" } else { COLORS[interval.task % COLORS.len()] }) {}
         }
         @for (index, bound) in bounds.iter().enumerate() {
             @if let Some(response_ns) = bound.verdict.response_ns() {

@@ -160,7 +160,7 @@ impl fmt::Display for Reason {
             }
             Reason::TooFewJobs { task, jobs } => write!(
                 f,
-                "{task}: {jobs} jobs allow the claim that one more exceeds the longest with a probability of at most {:.2}; {JOBS_WANTED} are asked for",
+                "{task}: {jobs} jobs allow the claim that one more exceeds the longest with a probability of at most {:.2}; {JOBS_WANTED} are required",
                 exceedance_at(*jobs, CONFIDENCE)
             ),
             Reason::NoBound { task } => write!(f, "{task}: the plan has no bound for it"),

@@ -43,8 +43,8 @@ impl Envelope {
                 .ranges
                 .chunks(2)
                 .map(|pair| ValueRange {
-                    low: pair.iter().map(|extent| extent.low).min().unwrap_or_default(),
-                    high: pair.iter().map(|extent| extent.high).max().unwrap_or_default(),
+                    low: pair.iter().map(|range| range.low).min().unwrap_or_default(),
+                    high: pair.iter().map(|range| range.high).max().unwrap_or_default(),
                 })
                 .collect();
             self.stride *= 2;

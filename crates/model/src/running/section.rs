@@ -127,16 +127,16 @@ fn utilization_of_all(run: &Run) -> [Option<f64>; 4] {
 fn difference(run: &Run, comparison: &Comparison, compared: &TaskComparison) -> String {
     let period =
         run.tasks.iter().find(|task| task.requirement.name == compared.name).map(|task| task.requirement.period);
-    let said = format!("{}: {}", compared.name, side_by_side(comparison, compared));
+    let text = format!("{}: {}", compared.name, side_by_side(comparison, compared));
     match run.retention.zip(period).filter(|(retention, period)| retention < period) {
         Some((retention, period)) => format!(
-            "{said}; level {} loses half of its contents within {} here, whatever runs on its CPU, and the period is {}: what partitions keep \
+            "{text}; level {} loses half of its contents within {} here, whatever runs on its CPU, and the period is {}: what partitions keep \
              from one job to the next is gone by then",
             run.level,
             format::nanoseconds(retention.0 as f64),
             format::nanoseconds(period.0 as f64)
         ),
-        None => said,
+        None => text,
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Allocation, ConfigError, DescribedMachine, Interference, Level, LevelCounts, MemoryCounts, Tally, Timing};
+use super::{Allocation, ConfigError, Interference, Level, LevelCounts, MachineModel, MemoryCounts, Tally, Timing};
 use crate::trace::{Format, TraceError};
 use crate::units::{Color, FrameNumber, ParseError, parse_list};
 use crate::workload::{Workload, WorkloadError};
@@ -270,7 +270,7 @@ impl Scenario {
     }
 
     /// Returns the machine that `levels` describe; `None` if the scenario names a machine.
-    pub fn described(&self) -> Result<Option<DescribedMachine>, ScenarioError> {
+    pub fn machine_model(&self) -> Result<Option<MachineModel>, ScenarioError> {
         let wrong = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         match (&self.machine, self.levels.as_slice()) {
             (Some(_), []) if self.timing.is_some() || self.shared_levels > 0 => {
@@ -291,7 +291,7 @@ impl Scenario {
             );
         }
         let levels = self.levels.iter().map(|text| text.parse()).collect::<Result<Vec<Level>, _>>()?;
-        let mut machine = DescribedMachine::of_levels("the scenario's machine", levels);
+        let mut machine = MachineModel::of_levels("the scenario's machine", levels);
         machine.levels[count - self.shared_levels..].iter_mut().for_each(|level| level.shared = true);
         machine.timing = self.timing.clone().unwrap_or(machine.timing);
         Ok(Some(machine))
@@ -305,7 +305,7 @@ impl Scenario {
         })
     }
 
-    fn check(&self, machine: &DescribedMachine) -> Result<(), ScenarioError> {
+    fn check(&self, machine: &MachineModel) -> Result<(), ScenarioError> {
         let wrong = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         if machine.timing.access_cycles == 0 {
             return wrong("an access takes no time".to_owned(), "give `access_cycles` of at least 1");

@@ -1,10 +1,10 @@
 //! A simulator of one program on one CPU that takes the fastest exact path.
 
 use super::{
-    Access, CacheId, ConfigError, DescribedMachine, Hierarchy, Level, LevelCounts, LruChain, MemoryCounts, Semantics,
+    Access, CacheId, ConfigError, Hierarchy, Level, LevelCounts, LruChain, MachineModel, MemoryCounts, Semantics,
 };
 
-/// Counts events of a program on a chain of levels, or on a described machine.
+/// Counts events of a program on a chain of levels, or on a machine model.
 #[derive(Debug)]
 pub struct Simulator {
     state: State,
@@ -30,7 +30,7 @@ impl Simulator {
     }
 
     /// Creates the caches of one CPU of a machine.
-    pub fn machine(machine: &DescribedMachine) -> Result<Simulator, ConfigError> {
+    pub fn machine(machine: &MachineModel) -> Result<Simulator, ConfigError> {
         if machine.levels.iter().all(|level| level.holds == crate::machine::Holds::Unified) {
             let levels = machine.levels.iter().map(|level| level.cache.clone()).collect();
             return Simulator::chain(levels, machine.semantics);

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn even_counts_look_even_and_uneven_ones_do_not() {
+    fn even_counts_are_recognized_and_uneven_ones_are_not() {
         assert_eq!(chi_square_uniform(&[10, 10, 10]), 1.0);
         // x = (16 + 4 + 4) / 2 = 12 with 2 degrees: e^-6.
         assert!((chi_square_uniform(&[6, 0, 0]) - (-6.0f64).exp()).abs() < 1e-15);

@@ -12,9 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, MemoryRule, PARTITIONS_MAX, PartitionSet, Platform, Refills, Scope, TIME_MAX_NS, Task, TaskSet};
+use super::{Invalid, PARTITIONS_MAX, PartitionSet, Platform, TIME_MAX_NS, Task, TaskSet};
 use crate::analysis::CoreTask;
-use crate::replacement::Replacement;
 use crate::stats::chi_square_uniform;
 use crate::units::Bytes;
 
@@ -188,22 +187,9 @@ impl Generator {
 
     /// Returns set number `index`, without an allocation to cores and partitions.
     pub fn task_set(&self, seed: u64, index: u64) -> Result<TaskSet, Invalid> {
-        let platform = Platform {
-            cores: self.cores,
-            partitions: self.partitions,
-            memory: Bytes(self.memory_mib << 20),
-            refill_ns: self.refill_ns_per_partition,
-            refills: Refills::default(),
-            switch_ns: self.switch_ns,
-            release_interrupt_ns: 0,
-            preemption_ns: 0,
-            replacement: Replacement::Lru,
-            scope: Scope::Shared,
-            page: Bytes(4096),
-            memory_rule: MemoryRule::Pages,
-            cold_start: false,
-            supply: None,
-        };
+        let memory = Bytes(self.memory_mib << 20);
+        let platform = Platform::new(self.cores, self.partitions, memory, self.refill_ns_per_partition);
+        let platform = Platform { switch_ns: self.switch_ns, ..platform };
         Ok(TaskSet::new(platform, self.draw(seed, index)?)?.0)
     }
 

@@ -99,6 +99,29 @@ pub struct Platform {
     pub supply: Option<ChargedSupply>,
 }
 
+impl Platform {
+    /// Creates a platform with one shared cache under LRU and pages of 4 KiB. Nothing but refills is charged, partitions are warm at the start,
+    /// and nothing is withheld.
+    pub fn new(cores: u32, partitions: u32, memory: Bytes, refill_ns: u64) -> Platform {
+        Platform {
+            cores,
+            partitions,
+            memory,
+            refill_ns,
+            refills: Refills::default(),
+            switch_ns: 0,
+            release_interrupt_ns: 0,
+            preemption_ns: 0,
+            replacement: Replacement::Lru,
+            scope: Scope::Shared,
+            page: Bytes(4096),
+            memory_rule: MemoryRule::Pages,
+            cold_start: false,
+            supply: None,
+        }
+    }
+}
+
 /// A periodic or sporadic task, `τ = {C^p, T, D, M}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
@@ -407,22 +430,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn platform(cores: u32, partitions: u32, memory_mib: u64, refill_ns: u64) -> Platform {
-        Platform {
-            cores,
-            partitions,
-            memory: Bytes(memory_mib << 20),
-            refill_ns,
-            refills: Refills::default(),
-            switch_ns: 0,
-            release_interrupt_ns: 0,
-            preemption_ns: 0,
-            replacement: Replacement::Lru,
-            scope: Scope::Shared,
-            page: Bytes(4096),
-            memory_rule: MemoryRule::Pages,
-            cold_start: false,
-            supply: None,
-        }
+        Platform::new(cores, partitions, Bytes(memory_mib << 20), refill_ns)
     }
 
     pub(crate) fn task(name: &str, period_ns: u64, memory_mib: u64, wcet_ns: &[u64]) -> Task {

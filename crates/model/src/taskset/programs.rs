@@ -249,7 +249,7 @@ fn program(fields: &Fields, cpus: &[CpuId]) -> Result<Program, ReadError> {
         let of_periodic =
             ["period", "period_ns", "deadline", "deadline_ns", "priority", "budget", "budget_ns", "jobs", "sporadic"];
         if let Some(name) = of_periodic.into_iter().find(|name| fields.get(name).is_some()) {
-            return Err(fields.wrong(name, "is of no use to a program that runs as best it can (best_effort)"));
+            return Err(fields.wrong(name, "does not apply to a best-effort program"));
         }
     }
     let times = [
@@ -294,7 +294,9 @@ fn program(fields: &Fields, cpus: &[CpuId]) -> Result<Program, ReadError> {
     };
     let sporadic = fields.flag("sporadic")?;
     if sporadic && jobs == Jobs::Line {
-        return Err(fields.wrong("sporadic", "is of no use to a program whose jobs are lines, one every period"));
+        return Err(
+            fields.wrong("sporadic", "does not apply to a message-driven program, which is released every period")
+        );
     }
     Ok(Program {
         name,
@@ -316,7 +318,7 @@ fn program(fields: &Fields, cpus: &[CpuId]) -> Result<Program, ReadError> {
 fn command(fields: &Fields) -> Result<(Vec<String>, bool), ReadError> {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let (name, command) = match (fields.get("command"), fields.text("workload")?) {
-        (Some(_), Some(_)) => return Err(fields.wrong("workload", "is of no use beside `command`")),
+        (Some(_), Some(_)) => return Err(fields.wrong("workload", "must not be given together with `command`")),
         (None, None) => {
             return Err(
                 fields.missing("command", "the program and its arguments, or `workload` for one that is built in")
@@ -346,7 +348,7 @@ fn command(fields: &Fields) -> Result<(Vec<String>, bool), ReadError> {
         return Err(fields.wrong(name, "names no program"));
     }
     if command.iter().any(|word| word.contains('\0')) {
-        return Err(fields.wrong(name, "holds a byte of 0, which no argument can"));
+        return Err(fields.wrong(name, "contains a zero byte, which no argument can contain"));
     }
     Ok((command, name == "workload"))
 }
@@ -436,15 +438,15 @@ best_effort = true
         begins(wrong("workload = \"filter 4096\"\n", ""), "line 15, column 1: tasks[1].command: is missing");
         begins(
             wrong("workload", "command = \"a\"\nworkload"),
-            "line 18, column 12: tasks[1].workload: is of no use beside `command`",
+            "line 18, column 12: tasks[1].workload: must not be given together with `command`",
         );
         begins(
             wrong("best_effort = true", "best_effort = true\nperiod = \"1s\""),
-            "line 24, column 10: tasks[2].period: is of no use",
+            "line 24, column 10: tasks[2].period: does not apply",
         );
         begins(
             wrong("period_ns = 200_000", "period_ns = 200_000\nsporadic = true"),
-            "line 19, column 12: tasks[1].sporadic: is of no use to a program whose jobs are lines",
+            "line 19, column 12: tasks[1].sporadic: does not apply to a message-driven program",
         );
         begins(
             wrong("cpu = 1", "priority = 3"),

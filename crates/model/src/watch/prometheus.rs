@@ -22,9 +22,13 @@ impl Watched {
             }
         };
         family("run_seconds_total", "counter", "Time on a CPU.", &|task| Some(task.run_ns as f64 / 1e9));
-        family("slices_total", "counter", "Times it got a CPU.", &|task| Some(task.slices as f64));
-        family("preemptions_total", "counter", "Times a CPU was taken from it.", &|task| Some(task.preemptions as f64));
-        family("migrations_total", "counter", "Times it got another CPU.", &|task| Some(task.migrations as f64));
+        family("slices_total", "counter", "Number of times that the task got a CPU.", &|task| Some(task.slices as f64));
+        family("preemptions_total", "counter", "Number of preemptions of the task.", &|task| {
+            Some(task.preemptions as f64)
+        });
+        family("migrations_total", "counter", "Number of slices on another CPU than the slice before.", &|task| {
+            Some(task.migrations as f64)
+        });
         family("slice_seconds_max", "gauge", "Longest slice seen; no bound.", &|task| {
             Some(task.slice_ns_max.value as f64 / 1e9)
         });
@@ -53,7 +57,7 @@ impl Watched {
         let known = |value: Option<f64>| value.map_or(Vec::new(), plain);
         let lost = "Events that the kernel had no room for.";
         single("events_lost_total", "counter", lost, &plain(self.lost as f64));
-        let taken = "Times that others had the counters of a CPU.";
+        let taken = "Number of times that others took the counters of a CPU.";
         single("counters_taken_total", "counter", taken, &plain(self.counters_taken as f64));
         let steal = self.state.steal.iter().map(|steal| (format!("{{cpu=\"{}\"}}", steal.cpu.0), steal.share));
         let help = "Share of the time of a CPU that the hypervisor gave to others.";

@@ -77,7 +77,7 @@ impl Watched {
             columns.iter().map(|column| cells[*column].clone()).collect()
         });
         let few = if self.has_counters() {
-            " Where a slice has fewer than 1000 accesses nothing is said of its misses."
+            " Where a slice has fewer than 1000 accesses its misses are not shown."
         } else {
             ""
         };

@@ -45,7 +45,7 @@ impl Watched {
         task.buckets.iter().map(bar).collect()
     }
 
-    /// Returns the time from `from` on in `columns` bars, computed from the slices of `task` that are kept.
+    /// Returns the time after `from` as `columns` bars, computed from those slices of `task` that are kept.
     pub fn recent_bars(&self, task: &TaskStatistics, from: Ns, columns: u16) -> Vec<Bar> {
         let span = self.end.0.saturating_sub(from.0);
         let edge = |column: u16| from.0 + (u128::from(span) * u128::from(column) / u128::from(columns)) as u64;

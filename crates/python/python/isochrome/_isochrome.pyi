@@ -190,7 +190,7 @@ def plan(
     then: Sequence[str] = ...,
     analysis: str = "kim2013",
     time_limit_s: float | None = None,
-    looks_limit: int | None = None,
+    checks_limit: int | None = None,
 ) -> Plan: ...
 def plan_batch(
     generator: Generator,
@@ -201,14 +201,14 @@ def plan_batch(
     first: int = 0,
     objective: str = "partitions",
     analysis: str = "kim2013",
-    looks_limit: int | None = None,
+    checks_limit: int | None = None,
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.uint32], NDArray[np.float64], list[tuple[int, str]]]: ...
 def compare(
     task_set: TaskSet,
     *,
     analysis: str = "kim2013",
     time_limit_s: float | None = None,
-    looks_limit: int | None = None,
+    checks_limit: int | None = None,
 ) -> Comparison: ...
 def beside_kim2013(comparisons: Sequence[Comparison]) -> list[list[str]]: ...
 def figures_14_to_16(comparisons: Sequence[Comparison]) -> str: ...

@@ -49,7 +49,7 @@ class Experiment:
     """An experiment file.
 
     kind "analysis": every set is one core with partitions at random, bounded by each of `analyses`.
-    kind "plan": every set is planned by each of `methods` for `objective`. A search stops after `looks_limit` looks at its stop
+    kind "plan": every set is planned by each of `methods` for `objective`. A search stops after `checks_limit` looks at its stop
     condition, which, unlike a time, does not depend on the machine; what it has not found by then counts as not schedulable.
     kind "kim2013": [Kim2013, section 5.5] on `task_set`, a file's text.
 
@@ -65,7 +65,7 @@ class Experiment:
     analyses: tuple[str, ...] = ("kim2013",)
     methods: tuple[str, ...] = ("bfd", "wfd", "cata")
     objective: str = "utilization"
-    looks_limit: int | None = None
+    checks_limit: int | None = None
     generator: dict[str, Any] = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
     task_set: str = ""
@@ -211,7 +211,7 @@ class Experiment:
                 count=chunk.count,
                 method=method,
                 objective=self.objective,
-                looks_limit=self.looks_limit,
+                checks_limit=self.checks_limit,
             )
             columns[method] = self._spread(chunk, index, schedulable)
             columns[f"{method}_partitions"] = self._spread(chunk, index, partitions_used)
@@ -222,7 +222,7 @@ class Experiment:
     def _compare(self, chunk: Chunk) -> pa.Table:
         import pyarrow as pa
 
-        comparison = compare(self._task_set(self.points()[chunk.point]), looks_limit=self.looks_limit).to_dict()
+        comparison = compare(self._task_set(self.points()[chunk.point]), checks_limit=self.checks_limit).to_dict()
         about = {name: value for name, value in comparison.items() if name != "methods"}
         schema = pa.schema(
             [("tasks", pa.uint32()), ("cores", pa.uint32()), ("partitions", pa.uint32()), ("memory", pa.uint64())]

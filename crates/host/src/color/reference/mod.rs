@@ -117,7 +117,7 @@ impl Reference {
     /// stay on one CPU.
     ///
     /// Fails with [`ColorError::CacheUnsteady`], with [`ColorError::ReferenceInDoubt`], and with [`ColorError::TimingBlurred`] if walks that
-    /// hit cannot be told from walks that miss.
+    /// hit cannot be distinguished from walks that miss.
     pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, ColorError> {
         let machines = runtime::machines().ok().flatten().filter(|machines| machines != folder);
         let machines = machines.and_then(|machines| Self::load(&machines, target.level, boot).ok());

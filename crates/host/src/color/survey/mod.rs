@@ -402,7 +402,7 @@ mod tests {
     use crate::color::modeled::ModeledEvictionTest;
 
     #[test]
-    fn every_color_of_a_quiet_cache_is_found_and_every_page_classified() {
+    fn every_color_of_an_undisturbed_cache_is_found_and_every_page_classified() {
         let (collection, truth) = survey(ModeledEvictionTest::new(16, 8, 4096, 1), 4096);
         assert_eq!(collection.inference.palette.colors, 16);
         assert_eq!(against(&truth, &collection), (1.0, 0));

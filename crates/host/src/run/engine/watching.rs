@@ -74,7 +74,7 @@ impl Session<'_, '_> {
                 follow(&mut watch, task, &self.request.programs[task], thread);
             }
         }
-        let (over, (tell, said)) = (AtomicBool::new(false), mpsc::channel());
+        let (over, (tell, heard)) = (AtomicBool::new(false), mpsc::channel());
         let first = self.begin;
         let cpu_time = |of: ClockId| {
             let time = clock_gettime(of);
@@ -91,7 +91,7 @@ impl Session<'_, '_> {
                     (message_driven, Ns(cpu_time(ClockId::ThreadCPUTime)))
                 })
             });
-            let until = self.batches(events, &mut watch, &said);
+            let until = self.batches(events, &mut watch, &heard);
             drop(over);
             // A panic of the releasing thread has been reported already, and no programs are returned.
             (until, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
@@ -103,7 +103,7 @@ impl Session<'_, '_> {
         self.overhead.lost = events.lost() + marks.map(MarkReader::lost).sum::<u64>();
         let until = until?;
         let duration = Ns(until.0.saturating_sub(self.begin.0)).min(self.request.length);
-        for message in said.try_iter() {
+        for message in heard.try_iter() {
             self.hear_after(message, Ns(self.begin.0 + duration.0));
         }
         for task in 0..self.started.len() {
@@ -119,7 +119,7 @@ impl Session<'_, '_> {
         &mut self,
         events: &mut JobEvents,
         watch: &mut JobTracker,
-        said: &mpsc::Receiver<ReleaseMessage>,
+        heard: &mpsc::Receiver<ReleaseMessage>,
     ) -> Result<Ns, RunError> {
         let (mut observations, mut jobs) = (Vec::<Observation>::new(), Vec::new());
         let mut horizon = Ns(0);
@@ -146,8 +146,8 @@ impl Session<'_, '_> {
                     self.forked(parent, child);
                 }
             }
-            for said in said.try_iter() {
-                self.hear(said, &mut observations);
+            for message in heard.try_iter() {
+                self.hear(message, &mut observations);
             }
             self.read_marks(watch, &mut observations);
             // All events from before the previous batch was read have arrived by now.
@@ -194,8 +194,8 @@ impl Session<'_, '_> {
         }
     }
 
-    fn hear(&mut self, said: ReleaseMessage, observations: &mut Vec<Observation>) {
-        match said {
+    fn hear(&mut self, message: ReleaseMessage, observations: &mut Vec<Observation>) {
+        match message {
             ReleaseMessage::Released { task, due, at, written, waited } => {
                 // A late write by this program is not charged to the task; waiting for the task's previous job is.
                 let release = if waited { due } else { at };
@@ -227,8 +227,8 @@ impl Session<'_, '_> {
     }
 
     /// Counts releases before `until` that are reported after the last batch of events.
-    fn hear_after(&mut self, said: ReleaseMessage, until: Ns) {
-        match said {
+    fn hear_after(&mut self, message: ReleaseMessage, until: Ns) {
+        match message {
             ReleaseMessage::Released { task, due, at, waited, .. } => {
                 let release = if waited { due } else { at };
                 let counts = release < until;

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_in_one_turn_on_the_cpu_is_that_of_the_one_job_in_it() {
+    fn what_is_counted_in_one_slice_is_that_of_the_one_job_in_it() {
         let mut fixture = Fixture::of(Jobs::Marks, true);
         let turn = |fixture: &mut Fixture, at: u64, marks: &[Observed]| {
             fixture.wake(at, 11).switch(at + 10, 0, Preempted, 11);

@@ -1,6 +1,6 @@
 //! Figures of a run: response times and misses of each task, and what the CPU did until a late job was complete.
 
-use crate::evidence::figure::{Axis, Chart, Dash, Hue, Line, Track, TrackBar, Tracks, extent};
+use crate::evidence::figure::{Axis, Chart, Dash, Hue, Line, Track, TrackBar, Tracks, range_of};
 use crate::evidence::format;
 use crate::running::{Envelope, Misses, TaskOutcome, Violation};
 use crate::units::Ns;
@@ -19,7 +19,7 @@ pub fn responses(task: &TaskOutcome) -> Chart {
     let us = |time: Ns| time.0 as f64 / 1e3;
     let last = (task.jobs as f64).max(1.0);
     let bound = task.requirement.bound.map(|bound| us(bound.0));
-    let (_, high) = extent(task.responses.ranges.iter().map(|range| us(range.high)).chain(bound));
+    let (_, high) = range_of(task.responses.ranges.iter().map(|range| us(range.high)).chain(bound));
     // A deadline far above the other values would flatten them, so it is left to the table.
     let deadline = Some(us(task.requirement.deadline)).filter(|deadline| *deadline <= 1.5 * high);
     let level = |name, hue, dash, value: Option<f64>| {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 use super::{CacheOutcome, Outcome, Scenario, ScenarioError, Source, TaskAtLevel, TaskOutcome};
-use crate::sim::{Access, CacheId, DescribedMachine, Hierarchy, Kind, Level, PageTable, Tally};
+use crate::sim::{Access, CacheId, Hierarchy, Kind, Level, MachineModel, PageTable, Tally};
 use crate::trace::{Reader, TraceError};
 use crate::units::{Bytes, CpuId};
 use releases::Releases;
@@ -23,7 +23,7 @@ pub type Open<'a> = dyn FnMut(&str) -> std::io::Result<Box<dyn Read>> + 'a;
 /// outcome so far.
 pub fn run(
     scenario: &Scenario,
-    machine: &DescribedMachine,
+    machine: &MachineModel,
     open: &mut Open<'_>,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Outcome, ScenarioError> {

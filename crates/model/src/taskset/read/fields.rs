@@ -15,13 +15,13 @@ pub(in crate::taskset) struct Fields<'a> {
     pub(super) at: Spot,
     fields: &'a [(String, Spanned)],
     /// Indices of the fields that were read.
-    asked: RefCell<BTreeSet<usize>>,
+    requested: RefCell<BTreeSet<usize>>,
 }
 
 impl<'a> Fields<'a> {
     pub(in crate::taskset) fn of(path: String, spanned: &'a Spanned) -> Result<Self, ReadError> {
         match &spanned.value {
-            Value::Table(fields) => Ok(Self { path, at: spanned.at, fields, asked: RefCell::default() }),
+            Value::Table(fields) => Ok(Self { path, at: spanned.at, fields, requested: RefCell::default() }),
             other => Err(wrong(spanned.at, path, format!("must be a table of named fields, this is {}", other.kind()))),
         }
     }
@@ -32,15 +32,15 @@ impl<'a> Fields<'a> {
 
     pub(in crate::taskset) fn get(&self, name: &str) -> Option<&'a Spanned> {
         let index = self.fields.iter().position(|(field, _)| field == name)?;
-        self.asked.borrow_mut().insert(index);
+        self.requested.borrow_mut().insert(index);
         Some(&self.fields[index].1)
     }
 
     /// Returns the fields that have one of the known names and were not read.
     pub(in crate::taskset) fn others(&self, known: &[&str]) -> Others {
-        let asked = self.asked.borrow();
+        let requested = self.requested.borrow();
         let fields = self.fields.iter().enumerate();
-        let others = fields.filter(|(index, (name, _))| !asked.contains(index) && known.contains(&name.as_str()));
+        let others = fields.filter(|(index, (name, _))| !requested.contains(index) && known.contains(&name.as_str()));
         others.map(|(_, (name, spanned))| (name.clone(), spanned.value.to_json())).collect()
     }
 

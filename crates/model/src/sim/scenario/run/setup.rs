@@ -2,7 +2,7 @@
 
 use super::{Actor, Cpu, Queued, Simulation};
 use crate::sim::scenario::{Scenario, ScenarioError, Task, TaskOutcome};
-use crate::sim::{CacheId, DescribedMachine, Hierarchy, PageTable, WayMask};
+use crate::sim::{CacheId, Hierarchy, MachineModel, PageTable, WayMask};
 use crate::units::{Bytes, FrameNumber, parse_list};
 
 /// Bytes of physical address space that all tasks divide among themselves.
@@ -10,7 +10,7 @@ const ADDRESSES: u64 = 1 << 62;
 
 impl<'a> Simulation<'a> {
     /// Sets `scenario` up on `machine`, ready for its first access.
-    pub(super) fn new(scenario: &'a Scenario, machine: &DescribedMachine) -> Result<Simulation<'a>, ScenarioError> {
+    pub(super) fn new(scenario: &'a Scenario, machine: &MachineModel) -> Result<Simulation<'a>, ScenarioError> {
         let setting = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         let cpu_count = scenario.cpu_count();
         let mut hierarchy = machine.hierarchy(cpu_count)?;
@@ -18,7 +18,7 @@ impl<'a> Simulation<'a> {
         if !page_bytes.0.is_power_of_two() || !(64..=1 << 30).contains(&page_bytes.0) {
             return setting(format!("pages of {page_bytes}"), "`page` is a power of two from 64 to 1G");
         }
-        let machine = DescribedMachine { page_bytes, ..machine.clone() };
+        let machine = MachineModel { page_bytes, ..machine.clone() };
         let color_count = machine.colors().last().map_or(1, |(_, colors)| *colors);
         let Ok(color_count) = u16::try_from(color_count) else {
             return setting(format!("{color_count} colors"), "give larger pages: a color must fit into 16 bits");

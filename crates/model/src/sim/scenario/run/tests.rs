@@ -5,9 +5,9 @@ use proptest::prelude::*;
 
 fn outcome(text: &str, traces: &[(&str, &str)]) -> Result<Outcome, ScenarioError> {
     let scenario = Scenario::from_toml(&format!("schema = 'isochrome-scenario/1'\n{text}"))?;
-    let machine = match scenario.described()? {
+    let machine = match scenario.machine_model()? {
         Some(machine) => machine,
-        None => DescribedMachine::named(scenario.machine.as_deref().unwrap()).unwrap(),
+        None => MachineModel::named(scenario.machine.as_deref().unwrap()).unwrap(),
     };
     let mut open = |name: &str| -> std::io::Result<Box<dyn Read>> {
         match traces.iter().find(|(known, _)| *known == name) {
@@ -91,7 +91,7 @@ fn preemptions_by_the_clock_come_when_it_has_passed_them_and_are_lost_while_a_jo
 }
 
 #[test]
-fn tasks_take_turns_and_the_cpu_that_is_behind_goes_next() {
+fn tasks_alternate_and_the_cpu_that_is_behind_goes_next() {
     let outcome = outcome(
         "levels = ['256:2:32:lru:wb:wa', '1K:2:32:lru:wb:wa']
         shared_levels = 1
@@ -122,7 +122,7 @@ fn tasks_take_turns_and_the_cpu_that_is_behind_goes_next() {
 }
 
 #[test]
-fn a_turn_lasts_for_its_time_however_short_the_jobs_are() {
+fn a_time_slice_lasts_for_its_time_however_short_the_jobs_are() {
     let outcome = outcome(
         "levels = ['64:1:32:lru:wb:wa']
         slice_cycles = 100

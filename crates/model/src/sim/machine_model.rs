@@ -15,7 +15,7 @@ pub const SCHEMA: &str = "isochrome-described/1";
 /// A machine as data sheets and papers describe it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DescribedMachine {
+pub struct MachineModel {
     /// Version of the format: [`SCHEMA`].
     pub schema: String,
     /// Full name of the machine.
@@ -25,7 +25,7 @@ pub struct DescribedMachine {
     /// Bytes per page.
     pub page_bytes: Bytes,
     /// Caches of one CPU, innermost first.
-    pub levels: Vec<DescribedLevel>,
+    pub levels: Vec<LevelModel>,
     /// Switches in which simulators and machines differ.
     #[serde(default)]
     pub semantics: Semantics,
@@ -33,10 +33,10 @@ pub struct DescribedMachine {
     pub timing: Timing,
 }
 
-/// A cache of a described machine.
+/// A cache of a machine model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DescribedLevel {
+pub struct LevelModel {
     /// Whether the cache holds data, instructions or both.
     pub holds: Holds,
     /// Whether all CPUs share the cache.
@@ -101,15 +101,15 @@ static TEXTS: [(&str, &str); 9] = texts![
     "cortex-a72"
 ];
 
-impl DescribedMachine {
+impl MachineModel {
     /// Creates a machine with these levels for data and code, given innermost first, in which every access takes one cycle.
-    pub fn of_levels(name: &str, levels: impl IntoIterator<Item = Level>) -> DescribedMachine {
+    pub fn of_levels(name: &str, levels: impl IntoIterator<Item = Level>) -> MachineModel {
         let level = |(number, cache): (usize, Level)| {
             let cache = cache.named(&format!("L{number}"));
-            DescribedLevel { holds: Holds::Unified, shared: false, cache }
+            LevelModel { holds: Holds::Unified, shared: false, cache }
         };
-        let levels: Vec<DescribedLevel> = (1..).zip(levels).map(level).collect();
-        DescribedMachine {
+        let levels: Vec<LevelModel> = (1..).zip(levels).map(level).collect();
+        MachineModel {
             schema: SCHEMA.to_owned(),
             name: name.to_owned(),
             sources: Vec::new(),
@@ -121,7 +121,7 @@ impl DescribedMachine {
     }
 
     /// Returns a machine that comes with isochrome; `None` if none has this name.
-    pub fn named(name: &str) -> Option<DescribedMachine> {
+    pub fn named(name: &str) -> Option<MachineModel> {
         let (_, text) = TEXTS.iter().find(|(known, _)| *known == name)?;
         Some(serde_json::from_str(text).expect("the descriptions are tested"))
     }
@@ -148,7 +148,7 @@ impl DescribedMachine {
         let memory = Costs { read_cycles: timing.memory_read_cycles, write_cycles: timing.memory_write_cycles };
         hierarchy.set_memory_costs(memory, timing.write_buffer_entries);
         // `depth`: number of data levels from this level outwards.
-        let mut add = |level: &DescribedLevel, name: &str, below, depth: usize| {
+        let mut add = |level: &LevelModel, name: &str, below, depth: usize| {
             let id = hierarchy.add(level.cache.clone().named(name), below)?;
             let costs = match (level.holds, data_levels - depth) {
                 (Holds::Instruction, _) => Costs { read_cycles: 1, write_cycles: 0 },
@@ -235,8 +235,8 @@ mod tests {
 
     #[test]
     fn every_description_can_be_modeled_and_says_its_sources() {
-        for name in DescribedMachine::names() {
-            let machine = DescribedMachine::named(name).unwrap();
+        for name in MachineModel::names() {
+            let machine = MachineModel::named(name).unwrap();
             assert_eq!(machine.schema, SCHEMA, "{name}");
             assert!(!machine.sources.is_empty(), "{name}");
             machine.hierarchy(2).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -247,7 +247,7 @@ mod tests {
                 "{name}"
             );
         }
-        assert!(DescribedMachine::named("vax").is_none());
+        assert!(MachineModel::named("vax").is_none());
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         // [Liedtke1997, Table 1]; [Kim2013, §5.1] for one slice of the i7-2600.
         let cases = [("486-33", 64), ("pentium-90", 64), ("pentium-133", 64), ("pentium-pro-133", 16), ("i7-2600", 32)];
         for (name, expected) in cases {
-            let colors = DescribedMachine::named(name).unwrap().colors();
+            let colors = MachineModel::named(name).unwrap().colors();
             assert_eq!(colors.first().unwrap().1, 1, "{name}: the first level has one color");
             assert_eq!(colors.last().unwrap().1, expected, "{name}");
         }
@@ -266,11 +266,11 @@ mod tests {
         let machine = |write_buffer_entries| {
             let text = "256:2:32:lru:wt:nwa";
             let cache = text.parse::<Level>().unwrap().named("L1");
-            let level = DescribedLevel { holds: Holds::Unified, shared: false, cache };
+            let level = LevelModel { holds: Holds::Unified, shared: false, cache };
             let mut timing = Timing::by_accesses(1);
             (timing.memory_read_cycles, timing.memory_write_cycles) = (50, 10);
             timing.write_buffer_entries = write_buffer_entries;
-            let mut machine = DescribedMachine::named("zen3").unwrap();
+            let mut machine = MachineModel::named("zen3").unwrap();
             (machine.levels, machine.timing) = (vec![level], timing);
             machine.hierarchy(1).unwrap()
         };
