@@ -74,7 +74,7 @@ pub fn hidden_frames(fixture: &Fixture) -> Outcome {
     run.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(env!("CARGO_BIN_EXE_isochrome"));
     run.args(["run", "--json", "--share-cpus", "--duration", "500ms", "-o"]).arg(fixture.path("out")).arg(plan);
     let (output, stderr) = ran(&mut run)?;
-    let reasons = ["cannot be told by time", "events of the scheduler cannot be recorded"];
+    let reasons = ["too close to tell apart", "events of the scheduler cannot be recorded"];
     if let Some(line) = stderr.lines().find(|line| reasons.iter().any(|reason| line.contains(reason))) {
         return Err(NotRun(line.to_owned()));
     }

@@ -350,7 +350,7 @@ mod tests {
         for pattern in Pattern::ALL {
             assert_eq!(pattern.name().parse(), Ok(pattern));
         }
-        assert!("writes".parse::<Pattern>().unwrap_err().to_string().contains("choose one of write"));
+        assert!("writes".parse::<Pattern>().unwrap_err().to_string().contains("there are write"));
     }
 
     #[test]
