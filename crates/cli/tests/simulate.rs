@@ -286,7 +286,7 @@ fn trace_refuses_what_is_not_there() {
     let path = path.to_str().unwrap();
     trace(&["-o", path, "--", "/no/such/program"], "/no/such/program: not found");
     trace(&["-o", "/no/such/folder/t", "--", "true"], "/no/such/folder/t: cannot write");
-    trace(&["--by", "pen", "--", "true"], "no way to record");
+    trace(&["--by", "pen", "--", "true"], "not a tool that records programs");
     trace(&[], "PROGRAM");
     // Without the tools, the message names the packages.
     for (by, package) in [("lackey", "apt-get install valgrind"), ("qemu", "apt-get install qemu-user")] {

@@ -5,19 +5,25 @@ use super::*;
 /// Experiments of `isochrome lab`.
 #[derive(Debug, Subcommand)]
 pub enum Experiment {
-    /// Measure how unmodified programs slow each other down, on different CPUs and on one, with and without colors or cache ways
+    /// Measure how much unmodified programs slow each other down
+    ///
+    /// They run on different CPUs and on one, with and without colors or cache ways
     #[command(
         after_help = "Examples:\n  isochrome lab interference --program 'gzip -9c big.tar' --program 'isochrome job --jobs 6000 write 1024' -o interference.json\n  \
                       isochrome lab interference --machine i7-2600 --mhz 3400"
     )]
     Interference(InterferenceOptions),
-    /// Measure the cost of conflicts among a buffer's pages, by walks over balanced, random and conflicting buffers
+    /// Measure the cost of conflicts among a buffer's pages
+    ///
+    /// It walks over balanced, random and conflicting buffers
     Conflicts(ConflictsOptions),
     /// Measure the cache-related preemption delay against the size of the working set
     Crpd(CrpdOptions),
     /// Measure the cost of switches and preemptions, its direct part and its cache part
     Switch(SwitchOptions),
-    /// Measure the cost of packets in a network stack after a flood, with and without colors for its components
+    /// Measure the cost of packets in a network stack after a flood
+    ///
+    /// Its components have all colors, and colors of their own
     Net(NetOptions),
     /// Flood a cache, to leave it in the worst state for tasks, and verify the effect
     #[command(
