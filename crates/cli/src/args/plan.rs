@@ -9,7 +9,7 @@ pub struct TaskSetFile {
     #[arg(value_name = "FILE")]
     pub tasks: PathBuf,
     /// Analysis that bounds response times: kim2013, no-interference, ecb-only, ucb-only, ucb-union, ecb-union, ucb-union-multiset,
-    /// ecb-union-multiset, combined-multiset
+    /// ecb-union-multiset, combined-multiset, persistence-multiset
     #[arg(long, value_name = "NAME", default_value_t)]
     pub analysis: Analysis,
     /// Number of cores, instead of that in the file

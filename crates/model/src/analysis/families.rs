@@ -7,12 +7,16 @@
 //!
 //! All sums saturate. A saturated sum exceeds every deadline, as the true one would, so verdicts are exact.
 
+mod multiset;
+mod persistence;
+
 use super::blocking::{Blocking, Holder, preempted_by};
 use super::recurrence::reload_ns;
 use super::sharing::remove_bounds;
 use super::{Analysis, Bound, Charges, Conditions, CoreTask, Verdict};
 use crate::supply::Supply;
 use crate::taskset::partitions::WORDS;
+use multiset::{Multiset, Refills, Scratch};
 
 /// Memory that analyses reuse from one core to the next.
 #[derive(Debug, Default)]
@@ -20,6 +24,8 @@ pub struct Workspace {
     rows: Vec<Row>,
     /// ω(j,n) of each task, in ns. At a cold start, ω(j,n) covers all partitions of the task.
     first_omega: Vec<u64>,
+    /// Partitions that the first jobs of tasks may miss.
+    first_displaced: Vec<u64>,
     blocking: Blocking,
     /// Tasks that may hold a lock while the task being analyzed waits.
     holders: Vec<Holder>,
@@ -27,7 +33,7 @@ pub struct Workspace {
     windows: Vec<Option<u64>>,
     bounds: Vec<Bound>,
     below: Vec<u64>,
-    worst: Vec<(u64, u64)>,
+    scratch: Scratch,
 }
 
 /// State of τ(j) while a task τ(i) below it is analyzed.
@@ -99,8 +105,8 @@ fn hit_with_holders<const W: usize>(
 
 impl Workspace {
     /// Clears the workspace for `core`, and computes what does not depend on windows: ω(j,n) and the blocking time of every task.
-    fn prepare<const W: usize>(&mut self, core: &[CoreTask], charges: Charges) {
-        let Self { rows, first_omega, blocking, windows, bounds, below, .. } = self;
+    fn prepare<const W: usize>(&mut self, core: &[CoreTask], charges: Charges, analysis: Analysis) {
+        let Self { rows, first_omega, first_displaced, blocking, windows, bounds, below, .. } = self;
         let Charges { refill_ns, preemption_ns, cold_start, .. } = charges;
         rows.clear();
         bounds.clear();
@@ -112,10 +118,16 @@ impl Workspace {
         core.iter().for_each(|task| uses.add(&task.partitions.0));
         let cold = if cold_start { u64::MAX } else { 0 };
         let displaced = uses.twice.map(|word| word | cold);
+        first_displaced.clear();
+        first_displaced.extend(displaced);
         first_omega.clear();
         let warm_up = |task: &CoreTask| common::<W>(&task.partitions.0, &displaced).saturating_mul(refill_ns);
         first_omega.extend(core.iter().map(|task| warm_up(task).saturating_add(preemption_ns)));
         blocking.prepare(core, first_omega);
+        if analysis == Analysis::PersistenceMultiset {
+            // What jobs refill of their partitions when they begin is counted over the whole window.
+            first_omega.fill(preemption_ns);
+        }
     }
 }
 
@@ -232,10 +244,10 @@ fn iterate<const W: usize, const PARTS: bool>(
     let charges = conditions.charges.by(analysis);
     let supply = conditions.supply.filter(|supply| !supply.is_full());
     let (refill, interrupt_ns) = (charges.refill_ns, charges.release_interrupt_ns);
-    let multiset =
-        matches!(analysis, Analysis::UcbUnionMultiset | Analysis::EcbUnionMultiset | Analysis::CombinedMultiset);
-    workspace.prepare::<W>(core, charges);
-    let Workspace { rows, first_omega, blocking, holders, windows, bounds, below, worst } = workspace;
+    let multiset = analysis.is_multiset();
+    workspace.prepare::<W>(core, charges, analysis);
+    let Workspace { rows, first_omega, first_displaced, blocking, holders, windows, bounds, below, scratch } =
+        workspace;
 
     // Partitions used by two or more tasks of hep(i).
     let mut uses = Uses::<W>::NONE;
@@ -251,11 +263,7 @@ fn iterate<const W: usize, const PARTS: bool>(
         let mut fixed = own_ns.saturating_add(first_omega[i]).saturating_add(blocking.time_ns[i]);
         let extra_ns = backlog.map_or(0, |backlog| backlog.extra_ns);
         fixed = fixed.saturating_add(interrupt_ns).saturating_add(extra_ns);
-        let mut first_extra: u64 = 0;
-        for (j, row) in rows.iter_mut().enumerate() {
-            level.descend(row, j, &mut below[j * W..(j + 1) * W]);
-            first_extra = first_extra.saturating_add(first_omega[j] - row.omega);
-        }
+        let first_extra = level.descend_all(rows, first_omega, below);
         fixed = fixed.saturating_add(first_extra);
 
         // The iteration may start from the window of i-1, unless that window contains blocking that τ(i) does not have, or refills after the core
@@ -266,14 +274,12 @@ fn iterate<const W: usize, const PARTS: bool>(
             rows.iter_mut().for_each(|row| (row.jobs, row.until) = (0, 0));
         }
         let delays = |window| level.further_interrupts(window).saturating_add(level.withheld_ns(window));
-        let deadline = match backlog {
-            Some(backlog) => Some(backlog.most_ns),
-            None => task.deadline_ns.checked_sub(task.jitter_ns),
-        };
-        let (window, met, multiset_ns) = if multiset {
+        let deadline = backlog.map_or(task.deadline_ns.checked_sub(task.jitter_ns), |backlog| Some(backlog.most_ns));
+        let (window, met, counted) = if multiset {
             let windows: &[Option<u64>] = if extra_ns > 0 { &[] } else { &windows[..] };
-            let multiset = Multiset { core, i, windows, unions: below, holders };
-            let best = multiset.window::<W>(analysis, rows, fixed, deadline, (refill, &delays), worst);
+            let (first, shared) = (&first_displaced[..], &uses.twice[..]);
+            let multiset = Multiset { core, i, windows, unions: below, holders, first, shared };
+            let best = multiset.window::<W>(analysis, rows, fixed, deadline, (refill, &delays), scratch);
             if PARTS {
                 // The parts of the bound need the job counts of the better form.
                 rows.iter_mut().zip(core).for_each(|(row, above)| count_jobs(row, above, best.0));
@@ -281,14 +287,14 @@ fn iterate<const W: usize, const PARTS: bool>(
             best
         } else {
             let (window, met) = settle(core, rows, start, fixed, deadline, |_, window| delays(window));
-            (window, met, 0)
+            (window, met, Refills::default())
         };
         let response_ns = window.saturating_add(task.jitter_ns);
         let verdict = if met { Verdict::Meets { response_ns } } else { Verdict::Misses };
         let (blocking_ns, jitter_ns) = (blocking.time_ns[i], task.jitter_ns);
         let alone = Bound { verdict, own_ns, blocking_ns, jitter_ns, ..Bound::NOTHING };
         let first = first_omega[i].saturating_add(first_extra);
-        bounds.push(if PARTS { level.with_parts(alone, rows, window, first, multiset_ns) } else { alone });
+        bounds.push(if PARTS { level.with_parts(alone, rows, window, first, counted) } else { alone });
         if backlog.is_some() {
             return;
         }
@@ -300,7 +306,7 @@ fn iterate<const W: usize, const PARTS: bool>(
         let mut row = Row::default();
         count_jobs(&mut row, task, window);
         rows.push(row);
-        if matches!(analysis, Analysis::EcbUnion | Analysis::EcbUnionMultiset | Analysis::CombinedMultiset) {
+        if analysis == Analysis::EcbUnion || multiset {
             below[i * W..(i + 1) * W].copy_from_slice(&uses.once);
         }
     }
@@ -330,6 +336,16 @@ struct Withheld<'a> {
 }
 
 impl<const W: usize> Level<'_, W> {
+    /// Updates the rows of all tasks above i. Returns the time that the first of their jobs add, in ns: ω(j,n) - ω(j,i) for each.
+    fn descend_all(&self, rows: &mut [Row], first_omega: &[u64], unions: &mut [u64]) -> u64 {
+        let mut first_extra: u64 = 0;
+        for (j, row) in rows.iter_mut().enumerate() {
+            self.descend(row, j, &mut unions[j * W..(j + 1) * W]);
+            first_extra = first_extra.saturating_add(first_omega[j] - row.omega);
+        }
+        first_extra
+    }
+
     /// Updates the row of τ(j) for i: ω(j,i), γ(j,i), and the time that every job adds. `union`: as for [`Row::hit`].
     fn descend(&self, row: &mut Row, j: usize, union: &mut [u64]) {
         let above = &self.core[j];
@@ -342,7 +358,11 @@ impl<const W: usize> Level<'_, W> {
         }
         let Charges { refill_ns, preemption_ns, release_interrupt_ns, .. } = self.charges;
         let refills = |partitions: u64| partitions.saturating_mul(refill_ns).saturating_add(preemption_ns);
-        (row.omega, row.gamma) = (refills(common::<W>(&above.partitions.0, &displaced)), refills(hit));
+        let warm_up = match self.analysis {
+            Analysis::PersistenceMultiset => 0,
+            _ => common::<W>(&above.partitions.0, &displaced),
+        };
+        (row.omega, row.gamma) = (refills(warm_up), refills(hit));
         let executes = self.charges.execution_ns(above).saturating_add(release_interrupt_ns);
         row.cost = executes.saturating_add(row.omega).saturating_add(row.gamma);
     }
@@ -372,15 +392,17 @@ impl<const W: usize> Level<'_, W> {
         })
     }
 
-    /// Returns `alone` with the parts that depend on the window. `first_ns`: warm-up delays that are paid once, in ns. `multiset_ns`: γ in
-    /// ns, if γ is not part of the rows.
-    fn with_parts(&self, alone: Bound, rows: &[Row], window: u64, first_ns: u64, multiset_ns: u64) -> Bound {
+    /// Returns `alone` with the parts that depend on the window. `first_ns`: warm-up delays that are paid once, in ns. `counted`: the
+    /// refills that are not part of the rows.
+    fn with_parts(&self, alone: Bound, rows: &[Row], window: u64, first_ns: u64, counted: Refills) -> Bound {
         let interrupt_ns = self.charges.release_interrupt_ns;
+        let counted_ns = |refills: u64| refills.saturating_mul(self.charges.refill_ns);
+        let (warm_ups_ns, preempted_ns) = (counted_ns(counted.warm_ups), counted_ns(counted.preempted));
         let above_ns = interrupt_ns.saturating_add(total(rows, |_, _| interrupt_ns));
         Bound {
             interference_ns: total(rows, |j, _| self.charges.execution_ns(&self.core[j])),
-            omega_ns: first_ns.saturating_add(total(rows, |_, row| row.omega)),
-            gamma_ns: multiset_ns.saturating_add(total(rows, |_, row| row.gamma)),
+            omega_ns: first_ns.saturating_add(total(rows, |_, row| row.omega)).saturating_add(warm_ups_ns),
+            gamma_ns: total(rows, |_, row| row.gamma).saturating_add(preempted_ns),
             interrupts_ns: above_ns.saturating_add(self.further_interrupts(window)),
             withheld_ns: self.withheld_ns(window),
             ..alone
@@ -432,90 +454,5 @@ fn settle(
             return (window, true);
         }
         window = needed;
-    }
-}
-
-/// The task τ(i), and what the multiset forms use of the tasks above it.
-struct Multiset<'a> {
-    core: &'a [CoreTask],
-    i: usize,
-    /// Window of each task above, in ns; `None` if the window passes the deadline. Without windows, every job can preempt every task
-    /// below.
-    windows: &'a [Option<u64>],
-    /// For each task, the union of its partitions and those of all tasks above it.
-    unions: &'a [u64],
-    /// Tasks below i that may hold a lock while τ(i) waits.
-    holders: &'a [Holder],
-}
-
-impl Multiset<'_> {
-    /// Returns the window of τ(i), in ns, by the better form of `analysis`, whether the window settled in time, and γ in it, in ns. This γ
-    /// contains refills of partitions, but not those of private levels.
-    ///
-    /// `refill`: time to refill a partition, in ns. `delays`: time that interrupts and a withheld core take in a window, in ns.
-    fn window<const W: usize>(
-        &self,
-        analysis: Analysis,
-        rows: &mut [Row],
-        fixed: u64,
-        deadline: Option<u64>,
-        (refill, delays): (u64, &dyn Fn(u64) -> u64),
-        worst: &mut Vec<(u64, u64)>,
-    ) -> (u64, bool, u64) {
-        let forms: &[Analysis] = match analysis {
-            Analysis::CombinedMultiset => &[Analysis::UcbUnionMultiset, Analysis::EcbUnionMultiset],
-            Analysis::UcbUnionMultiset => &[Analysis::UcbUnionMultiset],
-            _ => &[Analysis::EcbUnionMultiset],
-        };
-        let mut best = (u64::MAX, false, 0);
-        for &form in forms {
-            rows.iter_mut().for_each(|row| (row.jobs, row.until) = (0, 0));
-            let mut gamma_ns = 0;
-            let delay = |rows: &[Row], window| {
-                gamma_ns = self.refills::<W>(rows, window, form, worst).saturating_mul(refill);
-                gamma_ns.saturating_add(delays(window))
-            };
-            let (window, met) = settle(self.core, rows, fixed, fixed, deadline, delay);
-            if (!met, window) < (!best.1, best.0) {
-                best = (window, met, gamma_ns);
-            }
-        }
-        best
-    }
-
-    /// Returns the number of refills of partitions after all preemptions in a window of τ(i) together. [Altmeyer2012, §4]
-    fn refills<const W: usize>(&self, rows: &[Row], window: u64, form: Analysis, worst: &mut Vec<(u64, u64)>) -> u64 {
-        let mut refills: u64 = 0;
-        for (j, row) in rows.iter().enumerate() {
-            let affected = || (j + 1..=self.i).chain(preempted_by(self.holders, j));
-            // Number of times that jobs of τ(j) can preempt jobs of τ(k) in the window: E_j(R_k) E_k(R_i), never more than E_j(R_i).
-            let preemptions = |k: usize| match self.windows.get(k) {
-                Some(&Some(above)) if k < self.i => {
-                    jobs_in(above, &self.core[j]).saturating_mul(jobs_in(window, &self.core[k])).min(row.jobs)
-                }
-                _ => row.jobs,
-            };
-            if form == Analysis::EcbUnionMultiset {
-                worst.clear();
-                let evicting = &self.unions[j * W..(j + 1) * W];
-                worst.extend(affected().map(|k| (common::<W>(&self.core[k].useful.0, evicting), preemptions(k))));
-                worst.sort_unstable_by(|a, b| b.cmp(a));
-                let mut left = row.jobs;
-                for &(partitions, times) in worst.iter() {
-                    let times = times.min(left);
-                    refills = refills.saturating_add(partitions.saturating_mul(times));
-                    left -= times;
-                }
-            } else {
-                for partition in self.core[j].partitions.iter() {
-                    let useful = affected()
-                        .filter(|&k| self.core[k].useful.contains(partition))
-                        .map(preemptions)
-                        .fold(0, u64::saturating_add);
-                    refills = refills.saturating_add(useful.min(row.jobs));
-                }
-            }
-        }
-        refills
     }
 }

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! n is the lowest-priority task of the core. The first job of τ(j) in the window may follow any task of the core and pays
-//! ω(j,n); later jobs can only follow tasks of hep(i). All families here share this treatment of ω and differ in how they
-//! bound γ. All rest on the [`assumptions`]. If nothing is assumed of the replacement policy, refills have no limit, and tasks that
+//! ω(j,n); later jobs can only follow tasks of hep(i). All families but the last share this treatment of ω and differ in
+//! how they bound γ. All rest on the [`assumptions`]. If nothing is assumed of the replacement policy, refills have no limit, and tasks that
 //! share partitions no bound.
 //!
 //! If a hypervisor or the kernel may withhold the core, the analysis of restricted supply applies to all families alike: R is the least
@@ -96,6 +96,17 @@ named! {
         EcbUnionMultiset = "ecb-union-multiset",
         /// For each task the smaller of the two multiset bounds. \[Altmeyer2012\]
         CombinedMultiset = "combined-multiset",
+        /// The combined multiset, where a partition is loaded no more often than other tasks can have displaced it. docs/planning.md
+        /// derives it.
+        PersistenceMultiset = "persistence-multiset",
+    }
+}
+
+impl Analysis {
+    /// Whether refills are counted over the whole window, and not for each preemption.
+    pub(crate) fn is_multiset(self) -> bool {
+        use Analysis::{CombinedMultiset, EcbUnionMultiset, PersistenceMultiset, UcbUnionMultiset};
+        matches!(self, UcbUnionMultiset | EcbUnionMultiset | CombinedMultiset | PersistenceMultiset)
     }
 }
 

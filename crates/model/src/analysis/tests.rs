@@ -9,6 +9,7 @@ use crate::units::Ns;
 
 mod locks;
 mod mutants;
+mod persistence;
 mod replacement;
 
 fn core_task(wcet_ns: u64, period_ns: u64, partitions: &[u32]) -> CoreTask {
@@ -246,6 +247,7 @@ fn the_families_are_ordered_as_theory_says() {
         let (union_m, ecb_union) = (of(Analysis::UcbUnionMultiset), of(Analysis::EcbUnion));
         let (ecb_union_m, both) = (of(Analysis::EcbUnionMultiset), of(Analysis::CombinedMultiset));
         let (ucb, none) = (of(Analysis::UcbOnly), of(Analysis::NoInterference));
+        let persistence = of(Analysis::PersistenceMultiset);
         for i in 0..core.len() {
             let pairs = [
                 (&none, &kim),
@@ -256,6 +258,7 @@ fn the_families_are_ordered_as_theory_says() {
                 (&ecb_union_m, &ecb_union),
                 (&both, &union_m),
                 (&both, &ecb_union_m),
+                (&persistence, &both),
             ];
             for (pair, (smaller, larger)) in pairs.into_iter().enumerate() {
                 assert!(no_later(smaller[i], larger[i]), "seed {seed}, task {i}, pair {pair}: {smaller:?} {larger:?}");

@@ -44,14 +44,20 @@ impl Rules {
 
     /// Returns rules with a faster analysis that accepts nothing this one rejects; `None` if no such analysis is known.
     pub(crate) fn stricter(self) -> Option<Self> {
-        let known = matches!(self.analysis, Analysis::UcbUnionMultiset | Analysis::CombinedMultiset);
+        use Analysis::{CombinedMultiset, PersistenceMultiset, UcbUnionMultiset};
+        let known = matches!(self.analysis, UcbUnionMultiset | CombinedMultiset | PersistenceMultiset);
         known.then_some(Self { analysis: Analysis::Kim2013, ..self })
     }
 
     /// Returns the fewest refills that a job pays for joining a partition: its warm-up, and by some analyses what it
     /// displaces.
     pub(crate) fn least_refills(self) -> f64 {
-        if self.overload_is_a_miss() { 2.0 } else { 1.0 }
+        match self.analysis {
+            _ if self.overload_is_a_miss() => 2.0,
+            // A job that finds its partitions warm pays for none.
+            Analysis::PersistenceMultiset => 0.0,
+            _ => 1.0,
+        }
     }
 
     /// Returns the costs that this analysis charges to jobs.

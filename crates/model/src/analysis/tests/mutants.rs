@@ -9,7 +9,7 @@ use crate::supply::Supply;
 
 /// The term that is left out or weakened.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mutant {
+pub(super) enum Mutant {
     None,
     NoGamma,
     NoOmega,
@@ -46,11 +46,11 @@ enum Mutant {
 }
 
 /// The bound by [Kim2013] in 128-bit integers with sets of numbers, as docs/planning.md derives it.
-struct Naive<'a> {
-    core: &'a [CoreTask],
-    charges: Charges,
-    supply: Option<&'a Supply>,
-    mutant: Mutant,
+pub(super) struct Naive<'a> {
+    pub(super) core: &'a [CoreTask],
+    pub(super) charges: Charges,
+    pub(super) supply: Option<&'a Supply>,
+    pub(super) mutant: Mutant,
 }
 
 impl Naive<'_> {
@@ -60,7 +60,7 @@ impl Naive<'_> {
         of(j).intersection(&union).count() as u128 * u128::from(self.charges.refill_ns)
     }
 
-    fn executes(&self, k: usize) -> u128 {
+    pub(super) fn executes(&self, k: usize) -> u128 {
         u128::from(self.core[k].wcet_ns) + 2 * u128::from(self.charges.switch_ns)
     }
 
@@ -89,7 +89,7 @@ impl Naive<'_> {
     }
 
     /// Returns b(j,i): the tasks below i that hold a lock while τ(i) waits and that τ(j) preempts.
-    fn holders(&self, j: usize, i: usize, left_out: Mutant) -> Vec<usize> {
+    pub(super) fn holders(&self, j: usize, i: usize, left_out: Mutant) -> Vec<usize> {
         if self.mutant == left_out {
             return Vec::new();
         }
@@ -113,7 +113,7 @@ impl Naive<'_> {
         refills + self.private(Mutant::PrivateSurvivesPreemption)
     }
 
-    fn blocking(&self, i: usize) -> u128 {
+    pub(super) fn blocking(&self, i: usize) -> u128 {
         let time = u128::from(self.core[i].blocking_ns);
         let interval = |l: usize| u128::from(self.core[l].nonpreemptive_ns) + self.first(l);
         let nonpreemptive = (i..self.core.len()).filter(|&l| self.core[l].nonpreemptive_ns > 0).map(interval).max();
@@ -127,7 +127,7 @@ impl Naive<'_> {
     }
 
     /// Returns what withholding the core costs in a window.
-    fn withheld(&self, i: usize, window: u128) -> u128 {
+    pub(super) fn withheld(&self, i: usize, window: u128) -> u128 {
         let Some(supply) = self.supply.filter(|supply| !supply.is_full()) else { return 0 };
         let window = u64::try_from(window).unwrap();
         let blocks = |k: usize| self.core[k].nonpreemptive_ns > 0 || !self.core[k].holds.is_empty();

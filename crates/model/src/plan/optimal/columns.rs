@@ -47,7 +47,8 @@ pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitio
                         false => above.before(set, rules, task, index == 0, refills),
                     };
                     let table = next(above, 2.0);
-                    let least = if rules.overload_is_a_miss() { table.clone() } else { next(least, 1.0) };
+                    let least =
+                        if rules.overload_is_a_miss() { table.clone() } else { next(least, rules.least_refills()) };
                     stack.push((rank, table, least));
                 }
                 let memory = ranks
