@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p isochrome-model --bench analysis` measures. `cargo test --benches` analyzes a few cores, and only checks that
 //! both give the same bounds without cache delays. `-- --write FILE` also writes the cores, with their bounds without cache
-//! delays, for scripts/planning_rivals.py.
+//! delays, for scripts/planning_rivals.py. A second table has the speed of every family of analyses on the same cores.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -98,6 +98,30 @@ fn rate(cores: &[Vec<CoreTask>], rounds: usize, mut analyze: impl FnMut(&[CoreTa
     cores.len() as f64 / best
 }
 
+/// Prints the speed of every family of analyses, and the share of the tasks that it bounds within their deadlines.
+fn families(rounds: usize, measure: bool) {
+    let mut workspace = Workspace::default();
+    let sizes = [(8, 2_000), (16, 500), (32, 100)].map(|(tasks, count)| cores(tasks, if measure { count } else { 20 }));
+    println!("\ntask sets per second on one core, all response times of each, by family");
+    println!("| analysis | n = 8 | n = 16 | n = 32 | bounds within deadlines |\n|---|---:|---:|---:|---:|");
+    for analysis in Analysis::ALL {
+        let rates = sizes.each_ref().map(|cores| {
+            rate(cores, rounds, |core| {
+                let bounds = responses(core, CHARGES, analysis, &mut workspace);
+                bounds.map(|verdict| verdict.response_ns().unwrap_or(0)).sum()
+            })
+        });
+        let verdicts: Vec<Verdict> = sizes
+            .iter()
+            .flatten()
+            .flat_map(|core| responses(core, CHARGES, analysis, &mut workspace).collect::<Vec<_>>())
+            .collect();
+        let bounded = verdicts.iter().filter(|verdict| **verdict != Verdict::Misses).count();
+        let share = 100.0 * bounded as f64 / verdicts.len() as f64;
+        println!("| `{analysis}` | {:.0} | {:.0} | {:.0} | {share:.1} % |", rates[0], rates[1], rates[2]);
+    }
+}
+
 fn main() {
     let measure = std::env::args().any(|argument| argument == "--bench");
     let written = std::env::args().skip_while(|argument| argument != "--write").nth(1);
@@ -120,6 +144,7 @@ fn main() {
         let theirs = rate(&cores, rounds, theirs);
         println!("| {tasks} | {ours:.0} | {theirs:.0} | {:.1} |", ours / theirs);
     }
+    families(if measure { 5 } else { 1 }, measure);
     if let Some(path) = written {
         std::fs::write(path, serde_json::Value::Object(all).to_string()).expect("a file that can be written");
     }
