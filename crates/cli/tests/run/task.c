@@ -66,9 +66,10 @@ int main(int argc, char **argv)
     const char *mode = argc > 1 ? argv[1] : "line";
     uint64_t ns = argc > 2 ? strtoull(argv[2], 0, 10) * 1000 : 20000;
     uint64_t period = argc > 3 ? strtoull(argv[3], 0, 10) * 1000 : 1000000;
-    if (!strcmp(mode, "periodic")) {
+    int skips = !strcmp(mode, "skips"), doubles = !strcmp(mode, "doubles");
+    if (skips || !strcmp(mode, "periodic")) {
         /* What it says of its own jobs, in a file at the end: wake-up and end, by its own clock. */
-        uint64_t next = now() + period, log_size = 200000, jobs = 0;
+        uint64_t next = now() + period, log_size = 200000, jobs = 0, releases = 0;
         uint64_t *log = calloc(2 * log_size, sizeof *log);
         memset(log, 1, 2 * log_size * sizeof *log);
         sigset_t ends;
@@ -86,7 +87,8 @@ int main(int argc, char **argv)
                 log[2 * jobs] = begin;
                 log[2 * jobs++ + 1] = now();
             }
-            next += period;
+            /* Every thousandth release does not come. */
+            next += skips && ++releases % 1000 == 0 ? 2 * period : period;
         }
         FILE *out = argc > 4 ? fopen(argv[4], "w") : 0;
         for (uint64_t job = 0; out && job < jobs; job++)
@@ -105,7 +107,8 @@ int main(int argc, char **argv)
             madvise(memory, pages * PAGE, MADV_DONTNEED);
             fault(memory, pages / 2);
         }
-        work(ns);
+        /* Every thousandth job takes twice as long. */
+        work(doubles && job % 1000 == 999 ? 2 * ns : ns);
         if (pages)
             fault(memory + pages / 2 * PAGE, pages - pages / 2);
         if (due && !strcmp(mode, "crashes"))
