@@ -301,6 +301,8 @@ fn largest(growth: Growth, set: &TaskSet, rules: Rules, request: &Request) -> So
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
     use crate::plan::tests::{exclusive_ones_are_alone, random_set};
     use crate::plan::{Method, overfull_partition, plan};
@@ -351,5 +353,27 @@ mod tests {
         }
         assert!(best >= 180, "{best} of {sets} are the best, {improved} were improved");
         println!("{best} of {sets} are the best, {improved} were improved");
+    }
+
+    #[test]
+    fn seven_tasks_have_a_plan_that_is_proven_optimal_after_few_looks() {
+        // Without a limit these sets take 2 to 81 checks of whether to stop.
+        const LOOKS: u64 = 500;
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut sets = 0;
+        for _ in 0..40 {
+            let set = random_set(&mut random, 7, 2, 6);
+            let looks = AtomicU64::new(0);
+            let should_stop = || looks.fetch_add(1, Ordering::Relaxed) >= LOOKS;
+            let request =
+                Request { objective: Objective::Utilization, should_stop: &should_stop, ..Request::default() };
+            let found = plan(&set, &request).unwrap();
+            assert!(looks.load(Ordering::Relaxed) < LOOKS, "{}", found.utilization);
+            if found.schedulable {
+                sets += 1;
+                assert!(found.gap.is_some_and(|gap| gap < 1e-6), "{:?}", found.gap);
+            }
+        }
+        assert!(sets >= 5, "{sets}");
     }
 }

@@ -1,10 +1,11 @@
 use super::*;
+use crate::analysis::{Analysis, Conditions, analyze, core_tasks};
 use crate::costs::{AssumedCost, SAMPLES_MIN};
 use crate::replacement::Replacement;
 use crate::stats::HighWaterMark;
 use crate::taskset::programs::{Jobs, declared, programs};
 use crate::taskset::read::{Overrides, task_set};
-use crate::taskset::{MemoryRule, Platform, Refills, Task};
+use crate::taskset::{MemoryRule, PartitionSet, Platform, Refills, Task};
 use proptest::prelude::*;
 
 fn point(partitions: u32, longest: u64) -> Point {
@@ -195,6 +196,40 @@ fn measured_costs_are_charged_but_for_those_that_the_set_states() {
     );
     let text = serde_json::to_string(&profile).unwrap();
     assert_eq!(Costs::stated(&text), Some(costs));
+}
+
+#[test]
+fn a_task_that_shares_colors_is_charged_for_loads_that_wait_for_each_other() {
+    // Touches that overlap take 752 ns per color, and loads along a chain 5168 ns. A task below another one that uses the same 8 colors refills
+    // them twice: 12 us by the former, and 82.7 us by the latter.
+    let cost = |ns: f64| AssumedCost::of(&[ns; SAMPLES_MIN]);
+    let refill = cost(5168.0).unwrap();
+    let mut profile = profile(8);
+    profile.refill_ns_per_partition = Some(752);
+    let charged_ns = |profile: &Profile| {
+        let mut calls = 0;
+        let mut profile = profile.clone();
+        profile.measure(REQUEST, |t, p, n| Ok::<_, ()>(Some(modeled(t, p, n, &mut calls))), |_| Ok(())).unwrap();
+        let (set, _) = task_set(&serde_json::to_string(&profile).unwrap(), Overrides::default()).unwrap();
+        let members = [0, 1].map(|task| (task, PartitionSet::range(0, 8)));
+        let bound = analyze(&core_tasks(&set, &members), Conditions::of(&set), Analysis::Kim2013)[1];
+        // The task above pays 8 refills for the start of its job.
+        bound.omega_ns / 2 + bound.gamma_ns
+    };
+    assert_eq!(charged_ns(&profile), 16 * 752);
+    let costs = Costs {
+        cpu: CpuId(0),
+        level: 2,
+        measured_at: 0,
+        refill: Some(refill),
+        refill_once_ns: Ns(0),
+        preemption: None,
+        switch: None,
+        release_interrupt: None,
+    };
+    profile.charge(costs, 1.0);
+    assert_eq!(charged_ns(&profile), 16 * refill.charged_ns.0);
+    assert!(16 * refill.charged_ns.0 >= 82_688);
 }
 
 #[test]
