@@ -113,8 +113,11 @@ class Run:
 
     def own_violations(self, task):
         """Jobs beyond a limit of the task that steal time does not excuse."""
-        limits = [self.tasks[task][f"{limit}_violations"] for limit in ("bound", "deadline", "budget")]
-        return sum(limit["jobs"] - limit["excused"] for limit in limits)
+        return sum(self.by_limit(task).values())
+
+    def by_limit(self, task):
+        limits = {limit: self.tasks[task][f"{limit}_violations"] for limit in ("bound", "deadline", "budget")}
+        return {limit: of["jobs"] - of["excused"] for limit, of in limits.items() if of["jobs"] > of["excused"]}
 
     def absent(self):
         return self.tasks["timer"]["releases"]["absent"]
@@ -164,7 +167,7 @@ def main():
                     count["inconclusive"] += run.code == 3
                     count["absent"] += run.absent()
                     count["failed"] += bool(run.failures)
-                    violated = {task: run.own_violations(task) for task in run.tasks}
+                    violated = {task: run.by_limit(task) for task in run.tasks}
                     print(f"{number} {kind}: {run.code}, violations {violated}, absent {run.absent()}", file=sys.stderr)
         lines = compared() if options.comparisons else []
     except (Failure, OSError, KeyError, ValueError) as error:
