@@ -7,16 +7,13 @@
 //!
 //! All sums saturate. A saturated sum exceeds every deadline, as the true one would, so verdicts are exact.
 
-mod multiset;
-mod persistence;
-
 use super::blocking::{Blocking, Holder, preempted_by};
+use super::multiset::{Multiset, Refills, Scratch};
 use super::recurrence::reload_ns;
 use super::sharing::remove_bounds;
 use super::{Analysis, Bound, Charges, Conditions, CoreTask, Verdict};
 use crate::supply::Supply;
 use crate::taskset::partitions::WORDS;
-use multiset::{Multiset, Refills, Scratch};
 
 /// Memory that analyses reuse from one core to the next.
 #[derive(Debug, Default)]
@@ -38,17 +35,17 @@ pub struct Workspace {
 
 /// State of τ(j) while a task τ(i) below it is analyzed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+pub(super) struct Row {
     /// Longest window, in ns, with no more than `jobs` jobs.
-    until: u64,
+    pub(super) until: u64,
     /// Number of jobs of τ(j) in the window.
-    jobs: u64,
+    pub(super) jobs: u64,
     /// Time that every job adds, in ns: execution, switches, the release interrupt, ω(j,i) and γ(j,i).
-    cost: u64,
-    omega: u64,
-    gamma: u64,
+    pub(super) cost: u64,
+    pub(super) omega: u64,
+    pub(super) gamma: u64,
     /// Most partitions of one useful set that τ(j) can displace, over the tasks from j down to i (UCB-only, ECB-union).
-    largest: u64,
+    pub(super) largest: u64,
 }
 
 impl Row {
@@ -230,7 +227,7 @@ fn add<const W: usize>(union: &mut [u64; W], partitions: &[u64; WORDS]) {
     union.iter_mut().zip(partitions).for_each(|(word, more)| *word |= more);
 }
 
-fn common<const W: usize>(a: &[u64; WORDS], b: &[u64]) -> u64 {
+pub(super) fn common<const W: usize>(a: &[u64; WORDS], b: &[u64]) -> u64 {
     (0..W).map(|word| u64::from((a[word] & b[word]).count_ones())).sum()
 }
 
@@ -421,13 +418,13 @@ fn count_jobs(row: &mut Row, task: &CoreTask, window: u64) {
 }
 
 /// Returns the number of jobs of `task` in a window: `ceil((window + J) / T)`.
-fn jobs_in(window: u64, task: &CoreTask) -> u64 {
+pub(super) fn jobs_in(window: u64, task: &CoreTask) -> u64 {
     window.saturating_add(task.jitter_ns).div_ceil(task.period_ns)
 }
 
 /// Grows the window from `window` until it holds all demand, or passes the deadline. Returns the window, in ns, and whether it settled in
 /// time. `delay` gives the demand in a window that is not in the rows, in ns.
-fn settle(
+pub(super) fn settle(
     core: &[CoreTask],
     rows: &mut [Row],
     mut window: u64,

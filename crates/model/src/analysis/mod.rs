@@ -28,6 +28,8 @@
 mod blocking;
 pub mod falsify;
 mod families;
+mod multiset;
+mod persistence;
 mod priorities;
 mod recurrence;
 pub mod reservation;

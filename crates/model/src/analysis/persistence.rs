@@ -11,9 +11,9 @@
 //!
 //! If τ(i) uses p, this is never less than what is charged without it. docs/planning.md has the proofs.
 
-use super::super::Analysis;
-use super::super::blocking::preempted_by;
-use super::Row;
+use super::Analysis;
+use super::blocking::preempted_by;
+use super::families::Row;
 use super::multiset::{Multiset, Refills};
 use crate::taskset::PartitionSet;
 

@@ -1,8 +1,8 @@
 //! Refills that are counted over all preemptions of a window together. [Altmeyer2012, §4]
 
-use super::super::blocking::{Holder, preempted_by};
-use super::super::{Analysis, CoreTask};
-use super::{Row, common, jobs_in, settle};
+use super::blocking::{Holder, preempted_by};
+use super::families::{Row, common, jobs_in, settle};
+use super::{Analysis, CoreTask};
 
 /// Memory that the multiset forms reuse.
 #[derive(Debug, Default)]
