@@ -184,7 +184,7 @@ fn speed(bytes: usize, repeats: usize, count: u16, max_pause: Duration) -> Resul
     let (mut moved, mut touched, mut pauses_ns) = (0, 0, Vec::new());
     for repeat in 0..repeats {
         let known = random_colors(repeat);
-        let wanted = Wanted { known: &known, colors: &colors, spread: false };
+        let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false };
         // This leaves the free memory in the same state every time.
         touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
         let mut target = Target::new();
@@ -223,7 +223,7 @@ const ROUNDS_A_SECOND: f64 = 100.0;
 fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..4).map(Color).collect();
     let known = random_colors(0);
-    let wanted = Wanted { known: &known, colors: &colors, spread: false };
+    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false };
     let mut target = Target::new();
     target.order(&format!("touch {bytes}"));
     target.answer();

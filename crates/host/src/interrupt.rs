@@ -8,6 +8,7 @@ use signal_hook::flag;
 use crate::error::SystemError;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static FINISHING: AtomicBool = AtomicBool::new(false);
 
 /// Handles SIGINT and SIGTERM from now on. The first signal sets [`interrupted`]; the next one ends the process with 128 + its number (130
 /// for Ctrl-C), as a shell reports it. Settings of threads end with the process.
@@ -25,5 +26,21 @@ pub fn install() -> Result<(), SystemError> {
 
 /// Whether a signal has asked this program to finish.
 pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
+    INTERRUPTED.load(Ordering::Relaxed) && !FINISHING.load(Ordering::Relaxed)
+}
+
+/// Lets work that must be done at the end, such as putting programs back, run in spite of a signal: until the returned value is dropped,
+/// [`interrupted`] is false. A second signal ends the process nevertheless.
+pub fn finish() -> Finishing {
+    FINISHING.store(true, Ordering::Relaxed);
+    Finishing
+}
+
+/// See [`finish`].
+pub struct Finishing;
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        FINISHING.store(false, Ordering::Relaxed);
+    }
 }

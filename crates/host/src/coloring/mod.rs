@@ -25,7 +25,7 @@ use crate::color::reference::{Numbers, Reference};
 use crate::color::{resident, saved};
 use crate::process::Pid;
 use crate::recolor::watch::{Tally, Watch};
-use crate::recolor::{Limits, RecolorError, Report, Wanted, inspect};
+use crate::recolor::{Census, Limits, RecolorError, Report, Wanted, census, inspect, recolor};
 use crate::runtime;
 
 /// Time for which a program is moved again and again if it keeps replacing its memory. Such a program is never completely on its colors.
@@ -210,6 +210,16 @@ impl Coloring {
         &self.colors
     }
 
+    /// Returns the cache level of the colors, with its geometry and the CPUs that share it.
+    pub fn cache(&self) -> &CacheLevel {
+        &self.cache
+    }
+
+    /// Returns the CPUs that the program runs on.
+    pub fn cpus(&self) -> &[CpuId] {
+        &self.cpus
+    }
+
     /// Returns the number of colors of the level.
     pub fn color_count(&self) -> u32 {
         self.known().0.colors()
@@ -286,6 +296,52 @@ impl Coloring {
         self.with(|wanted| watch.verify(pids, wanted, &self.limits))
     }
 
+    /// Gives every page of `pid` that can be moved another frame, of the colors in turn, wherever it lay before. So each placement of an
+    /// experiment moves as many pages as any other, and draws its frames afresh. Tries again where a move fails for a reason that may pass.
+    ///
+    /// Returns the number of pages that were given another frame.
+    pub fn move_anew(&self, pid: Pid) -> Result<usize, RecolorError> {
+        /// Most attempts.
+        const ATTEMPTS: u32 = 5;
+        let mut attempt = 1;
+        loop {
+            let done = {
+                let known = self.known();
+                let wanted = Wanted { known: &known.0, colors: &self.colors, spread: true, anew: true };
+                recolor(pid, &wanted, &self.limits)
+            };
+            match done {
+                Err(error) if error.may_pass() && attempt < ATTEMPTS => {
+                    attempt += 1;
+                    if self.renew_after(&error).is_none() {
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                }
+                done => return done.map(|report| report.moved()),
+            }
+        }
+    }
+
+    /// Returns where the pages of `pids` are now, without moving any. Processes that have ended have none.
+    pub fn census(&self, pids: &[Pid]) -> Result<Census, RecolorError> {
+        let mut sum = Census { by_color: vec![0; self.color_count() as usize], ..Census::default() };
+        for pid in pids {
+            match self.with(|wanted| census(*pid, wanted)) {
+                Ok(census) => sum.add(&census),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Tests by eviction a sample of the pages of `pids` that have the colors. `None` if colors are not measured or nothing could be tested.
+    pub fn verify_sample(&self, pids: &[Pid]) -> Result<Option<Verified>, RecolorError> {
+        let mut watch = Watch::default();
+        self.with(|wanted| watch.look(pids, wanted))?;
+        self.verify(&mut watch, pids)
+    }
+
     /// Saves the measured colors of the programs that `watch` has inspected, for the `exec` commands that keep these programs on their colors.
     pub fn hand_over(&self, watch: &Watch) -> Result<(), RecolorError> {
         watch.hand_over(&self.known().0)
@@ -308,7 +364,7 @@ impl Coloring {
 
     /// Calls `work` with a description of the frames wanted, restricted to `colors`.
     pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
-        work(&Wanted { known: &self.known().0, colors, spread: self.spread })
+        work(&Wanted { known: &self.known().0, colors, spread: self.spread, anew: false })
     }
 }
 

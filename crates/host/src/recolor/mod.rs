@@ -207,6 +207,67 @@ pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
     inspect_pages(pid, &pid.regions()?, wanted).map(|(report, _)| report)
 }
 
+/// Where the pages of a process are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Number of pages that can be moved, by color.
+    pub by_color: Vec<u64>,
+    /// Number of pages that can be moved and whose color is not known.
+    pub unknown: u64,
+    /// Number of pages that cannot be moved.
+    pub immovable: u64,
+}
+
+impl Census {
+    /// Adds the pages of another process.
+    pub fn add(&mut self, other: &Census) {
+        self.by_color.iter_mut().zip(&other.by_color).for_each(|(sum, pages)| *sum += pages);
+        self.unknown += other.unknown;
+        self.immovable += other.immovable;
+    }
+
+    /// Returns the number of pages that can be moved.
+    pub fn movable(&self) -> u64 {
+        self.by_color.iter().sum::<u64>() + self.unknown
+    }
+
+    /// Returns the share (0 to 1) of the movable pages that lie in `colors`; 1 without such pages.
+    pub fn share_on(&self, colors: &[Color]) -> f64 {
+        let on: u64 = colors.iter().filter_map(|color| self.by_color.get(usize::from(color.0))).sum();
+        if self.movable() == 0 { 1.0 } else { on as f64 / self.movable() as f64 }
+    }
+
+    /// Returns how many times an even share of the movable pages the most frequent of `colors` has; 1 without such pages.
+    pub fn crowding(&self, colors: &[Color]) -> f64 {
+        let most = colors.iter().filter_map(|color| self.by_color.get(usize::from(color.0))).max().copied();
+        let even = self.movable() as f64 / colors.len().max(1) as f64;
+        if even == 0.0 { 1.0 } else { most.unwrap_or(0) as f64 / even.max(1.0) }
+    }
+}
+
+/// Returns where the pages of `pid` are, without stopping or changing the process.
+pub fn census(pid: Pid, wanted: &Wanted) -> Result<Census, RecolorError> {
+    let (regions, map, zero) = (pid.regions()?, pid.page_map()?, zero_frame());
+    let mut census = Census { by_color: vec![0; wanted.color_count()], ..Census::default() };
+    for region in regions.iter().filter(|region| region.name != "[vsyscall]") {
+        for (page, entry) in map.resident(region.start, region.end)? {
+            if zero.is_some() && entry.frame() == zero {
+                continue;
+            }
+            if region.immovable.is_some() {
+                census.immovable += 1;
+                continue;
+            }
+            let color = wanted.known.of(pid.0, (page, entry)).map(|color| usize::from(color.0));
+            match color.and_then(|color| census.by_color.get_mut(color)) {
+                Some(pages) => *pages += 1,
+                None => census.unknown += 1,
+            }
+        }
+    }
+    Ok(census)
+}
+
 /// Does the same as [`inspect`] for the mappings `regions`, and also returns the pages, classified by color.
 fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Classified), RecolorError> {
     let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;

@@ -171,6 +171,8 @@ impl Pool {
         // The slots found first are used first.
         self.slots.iter().enumerate().rev().for_each(|(at, (_, color))| free[*color].push(at));
         let mut taken = vec![false; self.slots.len()];
+        // Of many small mappings each would begin with the same color.
+        let mut given = vec![0; count];
         let mut chosen = Vec::with_capacity(classified.off_color.len());
         let mut next = usize::MAX;
         for off_color in &classified.off_color {
@@ -186,12 +188,13 @@ impl Pool {
                 free.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
                 (0..count)
                     .filter(|color| !free[*color].is_empty())
-                    .min_by_key(|color| held[*color])
+                    .min_by_key(|color| (held[*color], given[*color]))
                     .and_then(|c| free[c].pop())
             };
             let Some(at) = at else { break };
             taken[at] = true;
             held[self.slots[at].1] += 1;
+            given[self.slots[at].1] += 1;
             chosen.push(self.slots[at].0);
             next = at + 1;
         }
@@ -205,6 +208,23 @@ mod tests {
 
     use super::*;
     use crate::recolor::OffColorPage;
+
+    #[test]
+    fn pages_of_many_small_mappings_get_different_colors() {
+        let page = page_bytes() as u64;
+        // No slot has a neighbor, and each of 32 mappings has one page.
+        let found = (0..64).map(|n| (2 * n * page, (n % 8) as usize));
+        let pool = Pool { slots: found.collect(), ..Pool::new(128 * page) };
+        let mut classified = Classified {
+            reports: Vec::new(),
+            off_color: (0..32).map(|n| OffColorPage { region: n, address: 2 * n as u64 * page }).collect(),
+            on_color: Vec::new(),
+            held: (0..32).map(|n| (n, vec![0; 8])).collect(),
+        };
+        let mut of_color = [0; 8];
+        pool.choose(&mut classified).iter().for_each(|slot| of_color[(slot / page / 2 % 8) as usize] += 1);
+        assert_eq!(of_color, [4; 8]);
+    }
 
     #[test]
     fn neighbors_of_the_pool_are_used_together_and_colors_evenly() {

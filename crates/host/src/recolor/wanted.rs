@@ -18,6 +18,8 @@ pub struct Wanted<'a> {
     pub colors: &'a [Color],
     /// Whether pages are distributed evenly over the colors, even where all colors are allowed. \[Hanemaaijer1993\]
     pub spread: bool,
+    /// Whether every page that can be moved gets another frame, even where it has an allowed color. Then no page counts as on color.
+    pub anew: bool,
 }
 
 impl<'a> Wanted<'a> {
@@ -28,7 +30,7 @@ impl<'a> Wanted<'a> {
 
     /// Whether every page counts as on color: all colors are allowed, and pages need not be distributed evenly.
     pub(super) fn anything_goes(&self) -> bool {
-        self.colors.len() >= self.color_count() && !self.spread
+        self.colors.len() >= self.color_count() && !self.spread && !self.anew
     }
 
     /// Returns the index of `color` among the allowed colors; `None` if it is unknown or not allowed.
@@ -38,7 +40,11 @@ impl<'a> Wanted<'a> {
 
     /// Returns the index of the allowed color that `page` of `pid` has; `None` if its color is unknown or not allowed.
     pub(super) fn allowed_page(&self, pid: Pid, page: u64, entry: PageEntry) -> Option<usize> {
-        if self.anything_goes() { Some(0) } else { self.allowed(self.known.of(pid.0, (page, entry))) }
+        match () {
+            () if self.anew => None,
+            () if self.anything_goes() => Some(0),
+            () => self.allowed(self.known.of(pid.0, (page, entry))),
+        }
     }
 
     /// Returns the pages of known color by which a helper inside the process tests other pages; `None` if no colors are measured.

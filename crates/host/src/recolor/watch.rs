@@ -111,6 +111,19 @@ impl Watch {
         errors
     }
 
+    /// Records which pages of `pids` are on color, without moving any, so that they can be [verified](Self::verify).
+    pub fn look(&mut self, pids: &[Pid], wanted: &Wanted) -> Result<(), RecolorError> {
+        for pid in pids {
+            let inspected = pid.regions().map_err(RecolorError::from);
+            match inspected.and_then(|regions| inspect_pages(*pid, &regions, wanted)) {
+                Ok((_, classified)) => self.seen.entry(pid.0).or_default().on_color = classified.on_color,
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Tests samples of the pages of `pids` by eviction. Returns `None` if colors are not measured or no page is on color.
     ///
     /// If the samples of a process refute that it is on color, twice in a row or where frame numbers are hidden, its colors were measured in a

@@ -31,6 +31,8 @@ pub struct Launch {
     pub joins: Vec<Arc<File>>,
     /// Whether the program is killed when the thread that started it ends, for whatever reason, and gets no signals from the terminal.
     pub attached: bool,
+    /// Whether pages of the program may be joined to huge pages, as they would be without isochrome.
+    pub huge_pages: bool,
     /// Names of environment variables that hold the program's own process number. [`Signals::start`] sets them. This must be empty for a
     /// `command` with a first argument or a `PATH` of its own.
     pub own_pid: Vec<String>,
@@ -114,7 +116,8 @@ impl Signals {
 }
 
 impl Launch {
-    /// Prepares `command` to start with these settings. Also keeps its pages from being joined to huge pages, which have no color.
+    /// Prepares `command` to start with these settings. Unless they allow huge pages, which have no color, also keeps its pages from being
+    /// joined to such.
     pub fn prepare(&self, command: &mut Command) {
         let mut cpus = None;
         if let Some(list) = &self.cpus {
@@ -122,7 +125,8 @@ impl Launch {
             list.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
             cpus = Some(set);
         }
-        let (scheduling, attached, joins) = (self.scheduling, self.attached, self.joins.clone());
+        let (scheduling, attached, huge_pages, joins) =
+            (self.scheduling, self.attached, self.huge_pages, self.joins.clone());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if attached {
             command.process_group(0);
@@ -133,7 +137,9 @@ impl Launch {
                 if attached {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 }
-                libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+                if !huge_pages {
+                    libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+                }
                 for file in &joins {
                     if libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) != 1 {
                         return Err(io::Error::last_os_error());

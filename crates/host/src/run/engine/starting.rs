@@ -64,8 +64,8 @@ impl Session<'_, '_> {
                 scheduling: None,
                 environment: vec![(VARIABLE.to_owned(), shield.mark().to_owned())],
                 attached: true,
-                own_pid: Vec::new(),
                 joins,
+                ..Launch::default()
             };
             let mut marks = None;
             let (pid, child) = if program.jobs == Jobs::Line && !program.best_effort {
