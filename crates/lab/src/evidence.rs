@@ -4,7 +4,7 @@ use isochrome_model::evidence::{Evidence, Section};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{conflicts, crpd, flood, interference, kernels, miss_ratio, packets, switch};
+use crate::{compare, conflicts, crpd, flood, interference, kernels, miss_ratio, packets, switch};
 
 /// Parses evidence from JSON of any version. Sections that lack their content are made again from their numbers.
 ///
@@ -36,6 +36,7 @@ fn made_again(evidence: &Evidence, section: Section) -> Result<Section, serde_js
         "conflicts" => made_of(numbers, conflicts::section),
         "crpd" => made_of(numbers, crpd::section),
         "switch" => made_of(numbers, switch::section),
+        "compare" => made_of(numbers, compare::section),
         "interference" => made_of(numbers, interference::section),
         "flood" => made_of(numbers, flood::section),
         "packets" => made_of(numbers, packets::section),

@@ -1,5 +1,6 @@
 //! Experiments. Each has its own folder with its measurement, its comparison and its conclusions.
 
+pub mod compare;
 pub mod conflicts;
 pub mod crpd;
 pub mod error;

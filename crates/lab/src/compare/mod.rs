@@ -1,0 +1,274 @@
+//! What colors of its own are worth to a program that runs: a randomized crossover within one process.
+//!
+//! The pages of a running program can be moved between two layouts of the cache, so both conditions are measured in the same process,
+//! on the same data, seconds apart. *Spread*: the pages of the program and of its neighbor lie evenly on all colors. *Apart*: each has
+//! its own. Windows of the conditions come in blocks, in random order within a block. Before *every* window all pages that can be moved
+//! are given fresh frames, so that what moving costs, and the huge pages that are given up for it, are the same in both conditions. Each
+//! block has two windows of each condition: two windows of the same condition show what is not the conditions' doing (A/A).
+//!
+//! Before anything is moved, a few windows are measured *as found*. Their order is not random, so they are reported without a test.
+//!
+//! A window counts if the placement was verified before and after it. Whether it counts never depends on the measured value. A block
+//! counts if all of its windows do.
+
+mod conclude;
+pub mod measure;
+pub mod party;
+pub mod place;
+mod run;
+mod section;
+
+use isochrome_model::stats::{Crossover, Look};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use conclude::{About, Distribution, LookTaken, Samples, Step, conclude};
+pub use run::{Cell, Experiment, Progress, Recorded, Settings, block_windows, order, run};
+pub use section::{csv, section};
+
+/// Where the pages of the programs lie in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// Wherever the system has put them: nothing was moved yet.
+    AsFound,
+    /// Evenly on all colors, those of both programs.
+    Spread,
+    /// Each program on its own colors.
+    Apart,
+}
+
+impl Condition {
+    /// Returns the name of the condition in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Condition::AsFound => "as found",
+            Condition::Spread => "spread",
+            Condition::Apart => "apart",
+        }
+    }
+}
+
+/// How the values of a window are summed up in one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Statistic {
+    /// The median.
+    #[serde(rename = "median")]
+    Median,
+    /// The value that 1 % exceed.
+    #[serde(rename = "p99")]
+    P99,
+    /// The value that one in a thousand exceeds.
+    #[serde(rename = "p99.9")]
+    P999,
+    /// The mean.
+    #[serde(rename = "mean")]
+    Mean,
+    /// The number of values per second.
+    #[serde(rename = "throughput")]
+    Throughput,
+}
+
+impl Statistic {
+    /// Returns the name of the statistic.
+    pub fn name(self) -> &'static str {
+        match self {
+            Statistic::Median => "median",
+            Statistic::P99 => "99 % quantile",
+            Statistic::P999 => "99.9 % quantile",
+            Statistic::Mean => "mean",
+            Statistic::Throughput => "throughput",
+        }
+    }
+
+    /// Returns the share (0 to 1) below which the statistic is; `None` if it is not a quantile.
+    pub fn quantile(self) -> Option<f64> {
+        match self {
+            Statistic::Median => Some(0.5),
+            Statistic::P99 => Some(0.99),
+            Statistic::P999 => Some(0.999),
+            Statistic::Mean | Statistic::Throughput => None,
+        }
+    }
+
+    /// Returns the fewest values of a window that have the statistic.
+    pub fn values_needed(self) -> usize {
+        match self {
+            Statistic::Median | Statistic::Mean | Statistic::Throughput => 1,
+            Statistic::P99 => 100,
+            Statistic::P999 => 1000,
+        }
+    }
+
+    /// Returns the statistic of `values` that were measured in `seconds`; `None` if there are too few values.
+    pub fn of(self, values: &[f64], seconds: f64) -> Option<f64> {
+        if values.len() < self.values_needed() {
+            return None;
+        }
+        match self {
+            Statistic::Median => isochrome_model::stats::median(values),
+            Statistic::P99 | Statistic::P999 => {
+                let mut sorted = values.to_vec();
+                sorted.sort_unstable_by(f64::total_cmp);
+                let rank = (self.quantile()? * sorted.len() as f64).ceil() as usize;
+                sorted.get(rank.saturating_sub(1)).copied()
+            }
+            Statistic::Mean => Some(values.iter().sum::<f64>() / values.len() as f64),
+            Statistic::Throughput => Some(values.len() as f64 / seconds),
+        }
+    }
+}
+
+/// A program of the experiment, and its colors where the programs are apart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Program {
+    /// Command line or name of the program.
+    pub name: String,
+    /// Number of its process.
+    pub pid: i32,
+    /// Colors of the program where the programs are apart.
+    pub colors: Vec<u32>,
+    /// CPUs that it may run on.
+    pub cpus: Vec<u32>,
+}
+
+/// Where the pages of one program were in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Placed {
+    /// Number of pages that can be moved.
+    pub pages: u64,
+    /// Number of pages that cannot be moved, which lie where they lie in every condition.
+    pub immovable: u64,
+    /// Number of pages that were given another frame before the window.
+    pub moved: u64,
+    /// Share (0 to 1) of the movable pages that had an allowed color, the lower of before and after the window.
+    pub on_color: f64,
+    /// How many times an even share the most frequent allowed color had, the higher of before and after the window.
+    pub crowding: f64,
+    /// Share (0 to 1) of a sample that was on color by eviction tests; `None` if no sample was tested in this window.
+    pub verified: Option<f64>,
+}
+
+/// A window of the experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Window {
+    /// Number of the block; `None` for windows as found.
+    pub block: Option<u64>,
+    /// Where the pages lay.
+    pub condition: Condition,
+    /// Whether this is the second window of its condition by the order that was drawn, for the comparison of equal conditions.
+    pub again: bool,
+    /// Number of colors of the victim, in windows of a curve in which the programs are apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<u32>,
+    /// Time from the start of the experiment to the start of the window, in s.
+    pub at_s: f64,
+    /// Length of the window in s.
+    pub length_s: f64,
+    /// The statistic over the window; `None` if nothing was measured.
+    pub value: Option<f64>,
+    /// Number of values in the window; 0 if the load generator itself has summed them up.
+    pub values: u64,
+    /// The statistic of the neighbor; `None` if its progress is not measured.
+    pub neighbor: Option<f64>,
+    /// Time for which the neighbor had a CPU, per second; `None` without a neighbor.
+    pub neighbor_cpu: Option<f64>,
+    /// How often per second the victim gave up or lost the CPU; `None` if that is not known.
+    pub switches: Option<f64>,
+    /// Where the pages of the victim and the neighbor were; empty for windows as found.
+    pub placed: Vec<Placed>,
+    /// Reason why the window does not count; `None` if it does.
+    pub excluded: Option<String>,
+}
+
+/// Result of the experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Compared {
+    /// The program that is measured.
+    pub victim: Program,
+    /// The program beside it; `None` if there is none.
+    pub neighbor: Option<Program>,
+    /// Cache level of the colors.
+    pub level: u8,
+    /// Number of colors of the level.
+    pub colors: u32,
+    /// What was measured, as it was asked for.
+    pub measure: String,
+    /// Unit of the values; empty if it is not known.
+    pub unit: String,
+    /// The statistic that is compared.
+    pub statistic: Statistic,
+    /// Whether larger values are better.
+    pub larger_is_better: bool,
+    /// Difference, as a share, below which an effect would not matter.
+    pub margin: f64,
+    /// Apart against spread, over the blocks that count, with the interval of the last look; `None` without such a block.
+    pub effect: Option<Crossover>,
+    /// Smallest p-value of all looks, corrected for them.
+    pub p: Option<f64>,
+    /// The looks that were taken at the experiment.
+    pub looks: Vec<LookTaken>,
+    /// The looks that were planned.
+    pub planned: Vec<Look>,
+    /// The same comparison of two windows of one condition, spread against spread and apart against apart, in which nothing differs.
+    pub same: Option<Crossover>,
+    /// Apart against spread for the progress of the neighbor; `None` if it is not measured.
+    pub neighbor_effect: Option<Crossover>,
+    /// Apart against spread for the CPU time that the neighbor had.
+    pub neighbor_cpu_effect: Option<Crossover>,
+    /// The victim with each number of colors against spread; empty unless a curve was asked for.
+    pub curve: Vec<Step>,
+    /// Fewest colors with which the victim is within the margin of the best of the curve; `None` without a curve.
+    pub knee: Option<u32>,
+    /// The distribution in each condition over the windows that count.
+    pub distributions: Vec<Distribution>,
+    /// All windows, in the order in which they were measured.
+    pub windows: Vec<Window>,
+    /// Why the experiment ended.
+    pub ended: String,
+    /// Whether the experiment ended as planned, and not because something failed or somebody asked for it.
+    pub as_planned: bool,
+    /// How the programs were left.
+    pub left: Vec<String>,
+    /// What was expected beforehand, in sentences.
+    pub expected: Vec<String>,
+    /// Time in µs in which half of the level is read again after the neighbor has taken it; `None` if it was not measured.
+    pub refill_us: Option<f64>,
+    /// Typical time that a placement of all pages took, in s.
+    pub placing_s: f64,
+}
+
+impl Compared {
+    /// Whether own colors make a difference.
+    pub fn shows_effect(&self) -> bool {
+        self.effect.is_some_and(|effect| effect.differs())
+    }
+
+    /// Whether there is no difference above the margin.
+    pub fn shows_equivalence(&self) -> bool {
+        self.effect.and_then(|effect| effect.at_most()).is_some_and(|most| most <= self.margin)
+    }
+
+    /// Whether the effect is a gain; `None` if there is no significant effect.
+    pub fn is_gain(&self) -> Option<bool> {
+        let effect = self.effect.filter(|_| self.shows_effect())?;
+        Some((effect.estimate > 0.0) == self.larger_is_better)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statistic_of_too_few_values_is_none() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(Statistic::Median.of(&values, 2.0), Some(50.5));
+        assert_eq!(Statistic::P99.of(&values, 2.0), Some(99.0));
+        assert_eq!(Statistic::P99.of(&values[1..], 2.0), None);
+        assert_eq!(Statistic::P999.of(&values, 2.0), None);
+        assert_eq!(Statistic::Mean.of(&values, 2.0), Some(50.5));
+        assert_eq!(Statistic::Throughput.of(&values, 2.0), Some(50.0));
+        assert_eq!(Statistic::Median.of(&[], 2.0), None);
+    }
+}

@@ -1,0 +1,380 @@
+//! The course of the experiment: windows as found, then blocks of windows in random order, until the answer is known or something ends it.
+
+use std::time::{Duration, Instant};
+
+use isochrome_host::interrupt;
+use isochrome_model::stats::{Crossover, Looks, SIGNIFICANT};
+
+use super::conclude::{LookTaken, Samples, blocks_of};
+use super::measure::{Lines, Measure, Reading, Trouble};
+use super::party::Party;
+use super::place::{Place, PlaceError, is_wrong};
+use super::{Condition, Placed, Statistic, Window};
+
+/// Number of windows of each condition in a block.
+const EACH: usize = 2;
+/// Number of windows in a row without a result after which the experiment ends.
+const FAILURES_MAX: u32 = 4;
+/// Number of blocks that may be given up, for each one that is wanted, until the experiment ends.
+const GIVEN_UP_MAX: u64 = 1;
+
+/// What is measured, how often and for how long.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Most blocks.
+    pub blocks: u64,
+    /// Number of windows as found before anything is moved.
+    pub found: u64,
+    /// Length of a window.
+    pub window: Duration,
+    /// Time after each placement that is not measured.
+    pub settle: Duration,
+    /// Time after which no further window begins; `None` for no limit.
+    pub limit: Option<Duration>,
+    /// Seed of the order of the windows.
+    pub seed: u64,
+    /// The statistic of a window.
+    pub statistic: Statistic,
+    /// Difference, as a share, below which an effect would not matter.
+    pub margin: f64,
+    /// Whether the experiment stops as soon as its answer is known.
+    pub stops_early: bool,
+    /// Numbers of colors of the victim to measure, each in one window of a block, beside one window spread; empty for two windows apart and two
+    /// spread.
+    pub curve: Vec<u32>,
+}
+
+/// The experiment: what is measured, and what moves the programs.
+pub struct Experiment<'a> {
+    /// Amount of measurement.
+    pub settings: &'a Settings,
+    /// The program that is measured.
+    pub victim: &'a mut Party,
+    /// The program beside it.
+    pub neighbor: Option<&'a mut Party>,
+    /// What moves the programs.
+    pub place: &'a mut dyn Place,
+    /// What is measured of the victim.
+    pub measure: &'a mut dyn Measure,
+    /// What the neighbor prints of its progress.
+    pub neighbor_lines: Option<&'a mut Lines>,
+    /// Called before each window.
+    pub progress: &'a mut dyn FnMut(Progress),
+}
+
+/// How far the experiment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Number of windows so far that count.
+    pub done: u64,
+    /// Most windows.
+    pub most: u64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// All windows in order.
+    pub windows: Vec<Window>,
+    /// Values of the windows that count, by condition.
+    pub samples: Samples,
+    /// The looks that were taken.
+    pub looks: Vec<LookTaken>,
+    /// Why the experiment ended.
+    pub ended: String,
+    /// Whether it ended as planned.
+    pub as_planned: bool,
+    /// How the programs were left.
+    pub left: Vec<String>,
+}
+
+/// Why the experiment ends.
+struct Ending {
+    why: String,
+    as_planned: bool,
+}
+
+impl Ending {
+    fn early(why: impl Into<String>) -> Ending {
+        Ending { why: why.into(), as_planned: false }
+    }
+
+    fn planned(why: impl Into<String>) -> Ending {
+        Ending { why: why.into(), as_planned: true }
+    }
+}
+
+/// What distinguishes the windows of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cell {
+    /// Where the pages lie.
+    pub condition: Condition,
+    /// Whether it is the second window of its condition by the drawn labels.
+    pub again: bool,
+    /// Number of colors of the victim in a curve.
+    pub own: Option<u32>,
+}
+
+/// Returns the number of windows of a block, for a curve over these numbers of colors or without one.
+pub fn block_windows(curve: &[u32]) -> u64 {
+    if curve.is_empty() { 2 * EACH as u64 } else { 1 + curve.len() as u64 }
+}
+
+/// Returns the windows of a block in random order, for a curve over these numbers of colors or without one.
+pub fn order(rng: &mut fastrand::Rng, curve: &[u32]) -> Vec<Cell> {
+    let cell = |condition, again, own| Cell { condition, again, own };
+    let mut order: Vec<Cell> = match curve {
+        [] => [Condition::Spread, Condition::Apart]
+            .into_iter()
+            .flat_map(|condition| (0..EACH).map(move |number| cell(condition, number > 0, None)))
+            .collect(),
+        curve => {
+            let apart = curve.iter().map(|own| cell(Condition::Apart, false, Some(*own)));
+            apart.chain([cell(Condition::Spread, false, None)]).collect()
+        }
+    };
+    rng.shuffle(&mut order);
+    order
+}
+
+/// Runs the experiment to its end, and leaves the programs as they were found. Whatever ends it, what was measured until then is returned.
+pub fn run(experiment: Experiment<'_>) -> Recorded {
+    let mut course = Course {
+        rng: fastrand::Rng::with_seed(experiment.settings.seed),
+        begin: Instant::now(),
+        recorded: Recorded::default(),
+        failures: 0,
+        experiment,
+    };
+    let ending = match course.windows() {
+        Ok(ending) | Err(ending) => ending,
+    };
+    let left = course.experiment.place.restore();
+    Recorded { ended: ending.why, as_planned: ending.as_planned, left, ..course.recorded }
+}
+
+/// The experiment in progress.
+struct Course<'a> {
+    experiment: Experiment<'a>,
+    rng: fastrand::Rng,
+    begin: Instant,
+    recorded: Recorded,
+    /// Number of windows in a row without a result.
+    failures: u32,
+}
+
+impl Course<'_> {
+    /// Measures all windows. Both results end the experiment: `Err` in the middle of a block.
+    fn windows(&mut self) -> Result<Ending, Ending> {
+        let settings = self.experiment.settings;
+        for _ in 0..settings.found {
+            self.window(None, Cell { condition: Condition::AsFound, again: false, own: None })?;
+        }
+        let looks = Looks::of(settings.blocks);
+        let mut complete = 0;
+        for block in 0..settings.blocks * (1 + GIVEN_UP_MAX) {
+            let mut counts = true;
+            for cell in order(&mut self.rng, &settings.curve) {
+                counts &= self.window(Some(block), cell)?;
+                if !counts {
+                    // The rest of the block would be of no use.
+                    break;
+                }
+            }
+            if !counts {
+                continue;
+            }
+            complete += 1;
+            if complete == settings.blocks && !settings.curve.is_empty() {
+                return Ok(Ending::planned("all windows were measured"));
+            }
+            if let Some(look) = looks.due(complete).filter(|_| settings.curve.is_empty()) {
+                let effect = Crossover::of(&blocks_of(&self.recorded.windows, |window| window.value), look.level);
+                self.recorded.looks.extend(effect.map(|effect| LookTaken { look, effect }));
+                let is_answered = effect.is_some_and(|effect| {
+                    effect.differs() || effect.at_most().is_some_and(|most| most <= settings.margin)
+                });
+                if complete == settings.blocks {
+                    return Ok(Ending::planned("all windows were measured"));
+                }
+                if is_answered && settings.stops_early {
+                    return Ok(Ending::planned("the answer was known"));
+                }
+            }
+        }
+        Ok(Ending::early("too many windows did not count"))
+    }
+
+    /// Checks whether a further window may begin.
+    fn check(&mut self) -> Result<(), Ending> {
+        if interrupt::interrupted() {
+            return Err(Ending::early("it was interrupted"));
+        }
+        if let Some(end) = self.experiment.victim.ended() {
+            return Err(Ending::early(format!("the victim has ended ({end})")));
+        }
+        if let Some(end) = self.experiment.neighbor.as_mut().and_then(|neighbor| neighbor.ended()) {
+            return Err(Ending::early(format!("the neighbor has ended ({end})")));
+        }
+        if self.experiment.settings.limit.is_some_and(|limit| self.begin.elapsed() > limit) {
+            return Err(Ending::planned("its time was over"));
+        }
+        Ok(())
+    }
+
+    /// Measures a window, and returns whether it counts.
+    fn window(&mut self, block: Option<u64>, cell: Cell) -> Result<bool, Ending> {
+        self.check()?;
+        let Cell { condition, again, own } = cell;
+        let done = self.recorded.windows.iter().filter(|window| window.excluded.is_none()).count() as u64;
+        let most = self.experiment.settings.found
+            + self.experiment.settings.blocks * block_windows(&self.experiment.settings.curve);
+        (self.experiment.progress)(Progress { done, most });
+        let placed = match block {
+            None => Ok(Vec::new()),
+            Some(_) => self.placed(cell),
+        };
+        let mut window = Window {
+            block,
+            condition,
+            again,
+            own,
+            at_s: self.begin.elapsed().as_secs_f64(),
+            length_s: 0.0,
+            value: None,
+            values: 0,
+            neighbor: None,
+            neighbor_cpu: None,
+            switches: None,
+            placed: Vec::new(),
+            excluded: None,
+        };
+        let outcome = match placed {
+            Ok(placed) => {
+                window.excluded = is_wrong(&placed);
+                window.placed = placed;
+                // A window that does not count anyway is not measured.
+                if window.excluded.is_some() { Ok(()) } else { self.measure(&mut window) }
+            }
+            Err(PlaceError::Failed(why)) => {
+                window.excluded = Some(format!("not placed: {why}"));
+                Ok(())
+            }
+            Err(PlaceError::Refused(why)) => Err(Ending::early(format!("a program cannot be moved: {why}"))),
+        };
+        let counts = outcome.is_ok() && window.excluded.is_none();
+        self.failures = if counts { 0 } else { self.failures + 1 };
+        let why = window.excluded.clone();
+        if outcome.is_ok() {
+            self.recorded.windows.push(window);
+        }
+        outcome?;
+        // A program that has ended explains best why a window failed.
+        if !counts {
+            self.check()?;
+        }
+        match why {
+            Some(why) if self.failures >= FAILURES_MAX => {
+                Err(Ending::early(format!("{FAILURES_MAX} windows in a row did not count, the last: {why}")))
+            }
+            _ => Ok(counts),
+        }
+    }
+
+    fn placed(&mut self, Cell { condition, again, own }: Cell) -> Result<Vec<Placed>, PlaceError> {
+        if let Some(own) = own {
+            self.experiment.place.divide(own);
+        }
+        let mut placed = self.experiment.place.place(condition)?;
+        // Eviction tests take some tenths of a second, so one window of each condition in a block has them.
+        if !again {
+            self.experiment.place.verify(condition, &mut placed);
+        }
+        Ok(placed)
+    }
+
+    /// Waits until the programs have settled, measures the window, and looks at the placement again.
+    fn measure(&mut self, window: &mut Window) -> Result<(), Ending> {
+        let begin_s = |begin: &Instant| begin.elapsed().as_secs_f64();
+        let Experiment { settings, victim, neighbor, measure, neighbor_lines, place, .. } = &mut self.experiment;
+        let settled = Instant::now() + settings.settle;
+        while Instant::now() < settled && !interrupt::interrupted() {
+            std::thread::sleep(settled.saturating_duration_since(Instant::now()).min(Duration::from_millis(20)));
+        }
+        let cpu = |party: &Option<&mut Party>| party.as_ref().map(|party| party.cpu());
+        let (cpu_before, switches_before) = (cpu(neighbor), victim.switches());
+        neighbor_lines.as_mut().into_iter().for_each(|lines| drop(lines.take()));
+        let begin = Instant::now();
+        window.at_s = begin_s(&self.begin);
+        let reading = measure.window(settings.window, &mut || {
+            !interrupt::interrupted()
+                && victim.ended().is_none()
+                && neighbor.as_mut().is_none_or(|neighbor| neighbor.ended().is_none())
+        });
+        window.length_s = begin_s(&begin);
+        let theirs = neighbor_lines.as_mut().map(|lines| lines.take());
+        if let (Some(before), Some(after)) = (cpu_before, cpu(neighbor)) {
+            window.neighbor_cpu = Some(after.0.saturating_sub(before.0) as f64 / 1e9 / window.length_s);
+        }
+        if let (Some(before), Some(after)) = (switches_before, victim.switches()) {
+            window.switches = Some(after.saturating_sub(before) as f64 / window.length_s);
+        }
+        window.neighbor = theirs.and_then(|values| Statistic::Median.of(&values, window.length_s));
+        let values = match reading {
+            Ok(Reading::Values(values)) => {
+                window.values = values.len() as u64;
+                window.value = settings.statistic.of(&values, window.length_s);
+                values
+            }
+            Ok(Reading::Statistic(value)) => {
+                window.value = Some(value);
+                vec![value]
+            }
+            Err(Trouble::Stopped) => {
+                window.excluded = Some("broken off".to_owned());
+                return Ok(());
+            }
+            Err(Trouble::Failed(why)) => {
+                window.excluded = Some(why);
+                return Ok(());
+            }
+        };
+        if window.value.is_none_or(|value| !(value.is_finite() && value > 0.0)) {
+            let needed = settings.statistic.values_needed();
+            window.excluded = Some(match values.len() {
+                few if few < needed => format!("{few} values, and {} takes {needed}", settings.statistic.name()),
+                _ => "the values are not positive numbers".to_owned(),
+            });
+            return Ok(());
+        }
+        if window.block.is_some() {
+            window.excluded = match place.look_again(window.condition, &mut window.placed) {
+                Ok(()) => is_wrong(&window.placed),
+                Err(error) => Some(format!("not verified: {error}")),
+            };
+        }
+        if window.excluded.is_none() {
+            self.recorded.samples.add(window.condition, values, &mut self.rng);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the look at what was measured, for the interval that is reported: the last one that was planned and due, or for an experiment that
+/// ended between two looks, the next one.
+pub(super) fn last_look(recorded: &Recorded, settings: &Settings) -> Option<LookTaken> {
+    if !settings.curve.is_empty() {
+        return None;
+    }
+    let blocks = settings.blocks;
+    let complete = blocks_of(&recorded.windows, |window| window.value);
+    if let Some(taken) = recorded.looks.last().filter(|taken| taken.look.blocks == complete.len() as u64) {
+        return Some(*taken);
+    }
+    let look = Looks::of(blocks).last(complete.len() as u64);
+    debug_assert!(look.level <= SIGNIFICANT);
+    Crossover::of(&complete, look.level).map(|effect| LookTaken { look, effect })
+}
+
+#[cfg(test)]
+mod tests;
