@@ -24,6 +24,9 @@ use crate::evidence;
 /// SCHED_FIFO priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
 const FIFO_PRIORITY: u8 = 40;
 
+/// Pages of each color per way: enough for floods of two kinds, and as many again for tasks.
+const PAGES_PER_WAY: usize = 6;
+
 /// Bytes of stack that are touched before anything is timed.
 const STACK: Bytes = Bytes(256 << 10);
 
@@ -133,12 +136,20 @@ impl Context {
         target: Target,
         own: Option<usize>,
     ) -> Result<(PaletteEvidence, FramePool)> {
-        /// Pages of each color per way: enough for floods of two kinds, and as many again for tasks.
-        const PAGES_PER_WAY: usize = 6;
         /// Number of pages of the largest task, including canary pages, with room to spare.
         const TASK_PAGES: usize = 64;
         let task = own.map_or(0, |colors| TASK_PAGES.div_ceil(colors.max(1)));
         self.collect_pages(measurement, target, target.geometry.ways as usize * PAGES_PER_WAY + task)
+    }
+
+    /// Does the same as [`Context::collect`] for a task without colors, and finds at least `pages` pages of every color.
+    pub fn collect_at_least(
+        &self,
+        measurement: &MeasurementOptions,
+        target: Target,
+        pages: usize,
+    ) -> Result<(PaletteEvidence, FramePool)> {
+        self.collect_pages(measurement, target, pages.max(target.geometry.ways as usize * PAGES_PER_WAY))
     }
 
     /// Finds `wanted` pages of every color on the CPU of the context, and verifies the colors. Returns evidence of the palette, and the pages.

@@ -1,10 +1,14 @@
 //! `isochrome lab crpd`: measures the cache-related preemption delay against the size of the working set.
 
 use anyhow::{Context as _, Result};
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::FramePool;
 use isochrome_host::sys::clock;
 use isochrome_lab::crpd::modeled::{FrontEnd, Request, play};
 use isochrome_lab::crpd::{COLUMNS, Crpd, PASSES, Preempting, Walk, conclude, section};
 use isochrome_lab::samples::csv;
+use isochrome_model::evidence::Section;
+use isochrome_model::miss_ratio::Touches;
 
 use crate::args::CrpdOptions;
 use crate::coloring::own_colors;
@@ -53,6 +57,71 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     };
     let (section, raw) = (section(&measured), csv(&blocks, &COLUMNS.map(str::to_owned)));
     results::leave(&options.results, Outcome { context: &context, palette: Some(palette), section, raw, warnings })
+}
+
+/// Measures preemption delays of working sets of `percents` percent of half of the colors in `pool`. Returns the section and all samples.
+pub fn in_short(
+    context: &Context,
+    (pool, target): (&FramePool, Target),
+    percents: Vec<u32>,
+    (blocks, jobs): (u32, u32),
+) -> Result<(Section, String)> {
+    let refill =
+        context.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
+    let colors = own_colors(None, pool.colors())?;
+    let (touches, lines_per_jump) = (Touches::Data, 8);
+    let _settings = context.settle();
+    let mut experiment = Preempting { pool, target, touches, lines_per_jump, percents, colors };
+    let blocks = results::measure("preempting", &mut experiment, &context.amount(blocks, jobs))?;
+    let measured = Crpd {
+        touches,
+        lines_per_jump,
+        level: target.level,
+        ways: target.geometry.ways,
+        lines_per_color: target.geometry.lines_per_color(context.machine.page_bytes),
+        colors: [experiment.colors.len() as u32, pool.colors()],
+        passes: PASSES,
+        points: conclude(&blocks, PASSES, clock::rate_hz()),
+        refill_ns: refill.map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
+        modeled: None,
+    };
+    Ok((section(&measured), csv(&blocks, &COLUMNS.map(str::to_owned))))
+}
+
+/// Returns the number of pages of each color that [`in_short`] takes.
+pub fn pages_in_short(target: Target, percents: &[u32], colors: usize) -> usize {
+    Preempting::pages_per_color(target, percents, colors)
+}
+
+/// Plays preemptions on a built-in machine, for machines on which nothing can be shown.
+pub fn on_a_model(name: &str, mhz: u32, percents: &[u32]) -> Result<Section> {
+    let machine = named_machine(name)?;
+    let mut data = machine.levels.iter().filter(|level| can_hold(level.holds, Touches::Data));
+    let level = &data.nth(1).with_context(|| format!("{name} has no second level"))?.cache;
+    let count = level.geometry.color_count(machine.page_bytes);
+    let request = Request {
+        machine: &machine,
+        level,
+        touches: Touches::Data,
+        front_end: FrontEnd::SERIAL,
+        walks: &[Walk::InOrder],
+        percents,
+        colors: &own_colors(None, count)?,
+        passes: PASSES,
+    };
+    let blocks = play(&request)?;
+    Ok(section(&Crpd {
+        touches: Touches::Data,
+        lines_per_jump: 8,
+        level: 2,
+        ways: level.geometry.ways,
+        lines_per_color: level.geometry.lines_per_color(machine.page_bytes),
+        colors: [request.colors.len() as u32, count],
+        passes: PASSES,
+        points: conclude(&blocks, PASSES, u64::from(mhz) * 1_000_000),
+        refill_ns: None,
+        modeled: Some(machine.name.clone()),
+    }))
 }
 
 /// Runs the experiment on a modeled machine.

@@ -1,39 +1,35 @@
-//! `isochrome demo`: repeats the main experiments of [Liedtke1997, §5] on this machine and writes a report.
+//! `isochrome demo`: answers what own colors are worth on this machine, and writes a report.
+//!
+//! First come two plain programs that know nothing of colors, spread over all colors against apart. Then preemption delays against the size of
+//! the working set, and the cache as it was found. With `--full` the experiments of [Liedtke1997, §5] follow.
 
+mod kernels;
+mod pair;
 mod taskset;
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;
+use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{ColorError, Target};
-use isochrome_host::counters::events::Quantity;
 use isochrome_host::doctor;
 use isochrome_host::interrupt;
-use isochrome_host::load::kernels::KernelKind;
-use isochrome_host::sys::clock;
-use isochrome_lab::error::LabError;
-use isochrome_lab::kernels::{Jobs, Kernels, Work, section};
-use isochrome_lab::runner::Experiment;
-use isochrome_lab::samples::csv;
-use isochrome_model::evidence::RawFile;
+use isochrome_model::evidence::{PaletteEvidence, RawFile, Section};
 use isochrome_model::units::CpuId;
 use isochrome_report::{html, text::table};
 
 use crate::args::{DemoOf, DemoOptions, Verb};
 use crate::context::{Context, InDoubt};
 use crate::verdict::Verdict;
-use crate::{evidence, files, hints, probe, results};
+use crate::{crpd, evidence, files, hints, probe, results};
 
-/// Number of blocks of each condition, and number of jobs of each kind in a block.
-const AMOUNT: (u32, u32) = (60, 10);
-/// The same for `--quick`.
-const QUICK_AMOUNT: (u32, u32) = (8, 5);
-
-/// Time slices of the matrix multiplication, in microseconds. [Liedtke1997, Fig. 7]
-const SLICES_US: [u64; 6] = [25, 50, 100, 250, 500, 1000];
-/// Rates of interruption, in Hz. [Liedtke1997, Fig. 8]
-const RATES_HZ: [u64; 4] = [2000, 5000, 10_000, 20_000];
+/// Working sets of the preempted walk, in percent of half of the colors, for a measurement and for an impression.
+const PERCENTS: [&[u32]; 2] = [&[25, 50, 75, 100], &[50, 100]];
+/// Number of blocks of each condition and number of preemptions of each kind in a block, likewise.
+const PREEMPTIONS: [(u32, u32); 2] = [(12, 8), (6, 5)];
+/// The modeled machine on which preemptions are played where this machine has nothing to show, and its clock rate.
+const MODEL: (&str, u32) = ("cortex-a72", 1500);
 
 /// Carries out `demo`. `carry_out` carries out the verbs of which `demo taskset` consists.
 pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Result<Verdict> {
@@ -42,65 +38,92 @@ pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Res
     }
     let folder = &options.output;
     files::make_folder(folder)?;
-    eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100))));
-
     let measurement = &options.measurement;
     let mut context = Context::new(measurement)?;
-    let mut warnings = Vec::new();
-    let colored =
-        context.target(measurement).and_then(|target| Ok((target, context.collect(measurement, target, None)?)));
+    let quick = usize::from(options.quick);
+    let colored = context.target(measurement).and_then(|target| {
+        let colors = target.geometry.color_count(context.machine.page_bytes) as usize;
+        let pages = crpd::pages_in_short(target, PERCENTS[quick], colors.div_ceil(2));
+        Ok((target, context.collect_at_least(measurement, target, pages)?))
+    });
     let (target, found) = match colored {
-        Ok((target, found)) => (Some(target), Some(found)),
-        // A limitation of the machine becomes a warning in the report; a wrong option is an error.
-        Err(error) if is_of_the_machine(&error) => {
-            warnings.push(format!("No colors, so no partitioning here: {}", hints::text(&*error)));
-            (Target::to_flood(&context.machine, context.cpu), None)
-        }
+        Ok((target, found)) => (target, found),
+        // A limitation of the machine is an answer; a wrong option is an error.
+        Err(error) if is_of_the_machine(&error) => return nothing_to_show(options, &context, &hints::text(&*error)),
         Err(error) => return Err(error),
     };
-    let (palette, pool) = found.unzip();
-    if let Some(found) = &palette {
-        eprintln!("level {}: {} colors by {} in {:.1} s", found.level, found.colors, found.method, found.seconds);
-    }
-    if !options.quick {
+    let (palette, pool) = found;
+    eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100))));
+    eprintln!("level {}: {} colors by {} in {:.1} s", palette.level, palette.colors, palette.method, palette.seconds);
+
+    let mut shown = Shown::default();
+    shown.pair(options, &context)?;
+    if !options.quick && !interrupt::interrupted() {
         let cpus = probed_cpus(&context);
-        let of_level = pool.as_ref().zip(palette.as_ref()).map(|(pool, found)| (pool, found.level));
-        warnings.extend(probe::measure(&mut context, of_level, cpus)?.iter().map(evidence::note_text));
+        let notes = probe::measure(&mut context, Some((&pool, palette.level)), cpus)?;
+        shown.warnings.extend(notes.iter().map(evidence::note_text));
+    }
+    if !interrupt::interrupted() {
+        let (section, raw) = crpd::in_short(&context, (&pool, target), PERCENTS[quick].to_vec(), PREEMPTIONS[quick])?;
+        shown.add(options, section, "preemptions.csv", &raw)?;
+    }
+    if options.full && !interrupt::interrupted() {
+        kernels::measure(options, &context, (&pool, target), &palette, &mut shown)?;
+    }
+    leave(options, &context, Some(palette), shown)
+}
+
+/// What the report will show.
+#[derive(Default)]
+struct Shown {
+    sections: Vec<Section>,
+    raw: Vec<RawFile>,
+    warnings: Vec<String>,
+}
+
+impl Shown {
+    /// Adds a section whose samples go to the file `name`.
+    fn add(&mut self, options: &DemoOptions, section: Section, name: &str, raw: &str) -> Result<()> {
+        let file = files::write_raw(&options.output.join(name), raw)?;
+        self.raw.push(RawFile { path: name.to_owned(), ..file });
+        self.sections.push(section);
+        Ok(())
     }
 
-    let mut experiments = Vec::new();
-    let mut raw = Vec::new();
-    if let Some(target) = target {
-        let (counters, settings) = (context.counters(2, Some(Quantity::L1DataRefills)), context.settle());
-        let amount = if options.quick { QUICK_AMOUNT } else { AMOUNT };
-        for (kernel, works) in works(options.quick) {
-            if interrupt::interrupted() {
-                break;
+    /// Compares the pair of plain programs. Where they cannot be moved, a warning says why, and the rest is shown.
+    fn pair(&mut self, options: &DemoOptions, context: &Context) -> Result<()> {
+        match pair::measure(options, context) {
+            Ok(Some((section, raw))) => self.add(options, section, "windows.csv", &raw),
+            Ok(None) => Ok(()),
+            Err(error) => {
+                let why = format!("Two plain programs could not be compared: {}", hints::text(&*error));
+                eprintln!("{why}");
+                self.warnings.push(why);
+                Ok(())
             }
-            let mut jobs = match Jobs::new(pool.as_ref(), target, counters.as_ref(), &works, None) {
-                Ok(jobs) => jobs,
-                Err(error @ LabError::NoCanaries { .. }) => {
-                    warnings.push(format!("Not measured: {kernel}: {}", hints::text(&error)));
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
-            eprintln!("  {kernel}");
-            let blocks = results::measure(kernel, &mut jobs, &context.amount(amount.0, amount.1))?;
-            experiments.extend(jobs.conclude(&blocks));
-            let name = format!("{kernel}.csv");
-            let file = files::write_raw(&folder.join(&name), &csv(&blocks, &jobs.columns()))?;
-            raw.push(RawFile { path: name, ..file });
         }
-        warnings.splice(0..0, evidence::warnings(&context, counters.is_some(), &settings));
     }
+}
 
-    let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments };
-    let section = section(&kernels, &context.machine, palette.as_ref());
-    let verdict = results::verdict(&section);
-    let evidence = evidence::of(&context, palette, vec![section], &raw, warnings);
-    files::write_json(&folder.join("evidence.json"), &evidence)?;
-    let index = folder.join("index.html");
+/// Says in the first line why this machine has nothing to show, and plays preemptions on a modeled machine instead.
+fn nothing_to_show(options: &DemoOptions, context: &Context, why: &str) -> Result<Verdict> {
+    let why = format!("This machine has nothing to show, as programs cannot be given parts of its cache: {why}");
+    files::print(&format!("{why}\n"))?;
+    let (name, mhz) = MODEL;
+    let mut section = crpd::on_a_model(name, mhz, PERCENTS[1])?;
+    section.title = format!("{} (played on a model of {name}: nothing of it was measured here)", section.title);
+    let shown = Shown { sections: vec![section], warnings: vec![why], ..Shown::default() };
+    leave(options, context, None, shown)?;
+    Ok(Verdict::Inconclusive)
+}
+
+/// Writes the report and prints the tables. The verdict is that of the first section.
+fn leave(options: &DemoOptions, context: &Context, palette: Option<PaletteEvidence>, shown: Shown) -> Result<Verdict> {
+    let Shown { sections, raw, warnings } = shown;
+    let verdict = sections.first().map_or(Verdict::Inconclusive, results::verdict);
+    let evidence = evidence::of(context, palette, sections, &raw, warnings);
+    files::write_json(&options.output.join("evidence.json"), &evidence)?;
+    let index = options.output.join("index.html");
     files::write(&index, &html(&evidence))?;
     files::print(&table(&evidence))?;
     let index = fs::canonicalize(&index).unwrap_or(index);
@@ -124,19 +147,5 @@ fn probed_cpus(context: &Context) -> Vec<CpuId> {
     std::iter::once(context.cpu).chain(others).collect()
 }
 
-/// Returns the jobs that are run, by kernel.
-fn works(quick: bool) -> Vec<(&'static str, Vec<Work>)> {
-    let short = |kind: KernelKind| {
-        let sweep = kind.sizes().sweep;
-        let chosen: Vec<usize> = if quick { vec![sweep[sweep.len() - 3]] } else { sweep.to_vec() };
-        (kind.name(), chosen.into_iter().map(|size| Work::Short(kind, size)).collect())
-    };
-    let few = |all: &[u64]| if quick { all[1..2].to_vec() } else { all.to_vec() };
-    vec![
-        short(KernelKind::FilterF64),
-        short(KernelKind::Dct),
-        short(KernelKind::Fft),
-        ("matmul", few(&SLICES_US).into_iter().map(|slice_us| Work::Matmul { slice_us }).collect()),
-        ("combined", few(&RATES_HZ).into_iter().map(|rate_hz| Work::Combined { rate_hz }).collect()),
-    ]
-}
+/// Memory whose pages have colors, and the level of these colors.
+type Colored<'a> = (&'a FramePool, Target);

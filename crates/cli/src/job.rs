@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use isochrome_host::load::kernels::{Kernel, KernelKind, Walk, Writer};
 use isochrome_host::sys::clock::process_cpu;
 use isochrome_model::units::Bytes;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::args::JobOptions;
 use crate::verdict::Verdict;
@@ -74,12 +75,43 @@ fn ended(work: &mut Work) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
+/// Runs a job every `period`, and prints how long each took, until nobody reads it.
+fn periodic(work: &mut Work, period: Duration) -> Result<Verdict> {
+    let mut output = std::io::stdout().lock();
+    let mut due = Instant::now();
+    loop {
+        let begin = Instant::now();
+        work.job()?;
+        let took = begin.elapsed();
+        if writeln!(output, "took {:.3} us", took.as_secs_f64() * 1e6).and_then(|()| output.flush()).is_err() {
+            return ended(work);
+        }
+        // Jobs that could not be run in time are left out.
+        due = (due + period).max(Instant::now());
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
 pub fn run(options: &JobOptions) -> Result<Verdict> {
+    if let Some(cpu) = options.cpu {
+        let mut set = CpuSet::new();
+        set.set(cpu as usize);
+        sched_setaffinity(None, &set).context("the CPU cannot be chosen")?;
+    }
     let mut work = Work::new(&options.kernel, options.size)?;
     work.job()?;
+    if options.refill {
+        let Work::Walk(walk) = &work else { anyhow::bail!("only a walk is refilled") };
+        let mut writer = Writer::new(Bytes(((options.size as u64) << 12).max(2 << 20)))?;
+        println!("refill {:.3} us", isochrome_lab::interference::expected::refill(walk, &mut writer).0 as f64 / 1e3);
+        return Ok(Verdict::Holds);
+    }
     if let Some(jobs) = options.jobs {
         (0..jobs).try_for_each(|_| work.job())?;
         return ended(&mut work);
+    }
+    if let Some(period) = options.every {
+        return periodic(&mut work, Duration::from_nanos(period.0));
     }
     let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
     let mut say = |line: &[u8]| output.write_all(line).and_then(|()| output.flush());

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod coloring;
+mod compare;
 mod conflicts;
 mod context;
 mod crpd;
@@ -110,6 +111,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Simulate(options) => simulate::run(&options),
         Verb::Trace(options) => trace::run(&options),
         Verb::Watch(options) => watch::run(&options),
+        Verb::Compare(options) => compare::run(&options),
         Verb::Profile(options) => profile::run(&options),
         Verb::Plan(options) => plan::plan(&options),
         Verb::Analyze(options) => plan::analyze(&options),

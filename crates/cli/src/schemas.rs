@@ -6,7 +6,7 @@ use std::path::Path;
 
 use isochrome_host::coloring::report as coloring_report;
 use isochrome_lab::miss_ratio::Comparison;
-use isochrome_lab::{conflicts, crpd, flood, interference, kernels, packets, switch};
+use isochrome_lab::{compare, conflicts, crpd, flood, interference, kernels, packets, switch};
 use isochrome_model::evidence::{self, Evidence};
 use isochrome_model::machine::{self, Machine};
 
@@ -59,6 +59,7 @@ fn of_evidence() -> (String, Value) {
         ("run", generator.subschema_for::<Run>()),
         ("watch", generator.subschema_for::<Watched>()),
         ("kernels", generator.subschema_for::<kernels::Kernels>()),
+        ("compare", generator.subschema_for::<compare::Compared>()),
         ("conflicts", generator.subschema_for::<conflicts::Numbers<'_>>()),
         ("crpd", generator.subschema_for::<crpd::Crpd>()),
         ("switch", generator.subschema_for::<switch::Switches>()),
@@ -86,6 +87,7 @@ fn all() -> Vec<(String, Value)> {
         of::<map::Outcome>(placement::SCHEMA),
         of::<ps::Held>(ps::SCHEMA),
         of_experiment::<Kernel<'_>>("kernels"),
+        of_experiment::<compare::Compared>("compare"),
         of_experiment::<conflicts::Numbers<'_>>("conflicts"),
         of_experiment::<crpd::Crpd>("crpd"),
         of_experiment::<switch::Switches>("switch"),

@@ -357,6 +357,15 @@ pub struct JobOptions {
     /// Run this many jobs and end, without waiting for lines
     #[arg(long, value_name = "N")]
     pub jobs: Option<u64>,
+    /// Run on this CPU only
+    #[arg(long, value_name = "CPU", value_parser = clap::value_parser!(u32).range(..1024))]
+    pub cpu: Option<u32>,
+    /// Run a job every TIME, or one after the other for 0s, and print how long each took, without waiting for lines
+    #[arg(long, value_name = "TIME", conflicts_with = "jobs")]
+    pub every: Option<Ns>,
+    /// Measure how much longer a walk takes after a writer to four times its memory, at least 2 MiB, and end
+    #[arg(long, conflicts_with_all = ["jobs", "every"])]
+    pub refill: bool,
 }
 
 /// Returns a parser for the path that packets take.

@@ -119,6 +119,9 @@ pub struct DemoOptions {
     /// Folder for the report
     #[arg(short, long, value_name = "DIR", default_value = "report")]
     pub output: PathBuf,
+    /// Measure the paper's kernels as well: filter, cosine and Fourier transforms, matrix multiplication, some minutes more
+    #[arg(long)]
+    pub full: bool,
     /// Run fewer sizes and blocks, for an impression within seconds instead of a measurement
     #[arg(long)]
     pub quick: bool,

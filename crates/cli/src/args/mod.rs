@@ -1,5 +1,6 @@
 //! Arguments: the one definition behind parser, help, manual pages and completions. Parsing has no side effects.
 
+mod compare;
 mod groups;
 mod lab;
 mod measure;
@@ -22,6 +23,7 @@ use isochrome_model::taskset::RefillChoice;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, Ns, ParseError};
 
+pub use compare::*;
 pub use groups::*;
 pub use lab::*;
 pub use measure::*;
@@ -32,7 +34,7 @@ pub use plan::*;
 /// The visible verbs as help shows them, grouped by purpose.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Place", &["exec", "recolor", "map", "ps"]),
-    ("Measure", &["doctor", "probe", "palette", "watch"]),
+    ("Measure", &["doctor", "probe", "palette", "watch", "compare"]),
     ("Plan and run", &["profile", "plan", "analyze", "run", "export", "import"]),
     ("Model", &["simulate", "trace"]),
     ("Lab", &["lab"]),
@@ -152,10 +154,10 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Run doctor, probe, palette and kernels in short, and write a report
+    /// Show in short what own colors are worth here, and write a report
     #[command(
         args_conflicts_with_subcommands = true,
-        after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report\n  isochrome demo taskset"
+        after_help = "Examples:\n  isochrome demo\n  isochrome demo --full\n  isochrome demo --quick -o /tmp/report\n  isochrome demo taskset"
     )]
     Demo(DemoOptions),
     /// Count cache events of a program on a modeled machine
@@ -184,6 +186,15 @@ pub enum Verb {
                       Without root (or CAP_PERFMON, CAP_DAC_READ_SEARCH, CAP_IPC_LOCK) you can watch only your own processes, by PID or -- CMD, and see only times and switches."
     )]
     Watch(WatchOptions),
+    /// Measure what own colors are worth to a program that runs
+    #[command(
+        after_help = "Examples:\n  isochrome compare --victim $(pidof redis-server) --measure socket:ping:127.0.0.1:6379 --neighbor $(pidof batch)\n  \
+                      isochrome compare --victim 'taskset -c 1 ./control' --neighbor 'taskset -c 1 ./batch' --measure wakeups -o report\n  \
+                      isochrome compare --victim 4711 --measure 'command:pgbench -R 100 -T 2 bench' --statistic mean\n\
+                      Windows with the pages of both programs spread over all colors, and with each on its own, come in random order. Ctrl-C\n\
+                      finishes and reports. Exit code 0: an effect, or none above --margin; 3: neither can be told; 1: nothing was measured."
+    )]
+    Compare(Box<CompareOptions>),
     /// Measure how long tasks execute with each share of the cache
     #[command(after_help = "Examples:\n  isochrome profile examples/robot/taskset.toml -o profile.json\n  \
                       isochrome profile taskset.toml --exceed 1e-4 --margin 10 -o profile.json\n  \

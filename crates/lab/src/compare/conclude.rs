@@ -190,7 +190,7 @@ pub struct About {
 /// Returns what follows from what was `recorded`.
 pub fn conclude(recorded: Recorded, settings: &Settings, about: About) -> Compared {
     let last = last_look(&recorded, settings);
-    let curve = steps(&recorded.windows, &settings.curve);
+    let curve = steps(&recorded.windows, &recorded.curve);
     let mut looks = recorded.looks.clone();
     if let Some(last) = last.filter(|last| looks.last() != Some(last)) {
         looks.push(last);

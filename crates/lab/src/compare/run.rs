@@ -1,5 +1,6 @@
 //! The course of the experiment: windows as found, then blocks of windows in random order, until the answer is known or something ends it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use isochrome_host::interrupt;
@@ -15,6 +16,8 @@ use super::{Condition, Placed, Statistic, Window};
 const EACH: usize = 2;
 /// Number of windows in a row without a result after which the experiment ends.
 const FAILURES_MAX: u32 = 4;
+/// Number of wrong placements after which a number of colors is left out of a curve.
+const MISPLACED_MAX: u32 = 2;
 /// Number of blocks that may be given up, for each one that is wanted, until the experiment ends.
 const GIVEN_UP_MAX: u64 = 1;
 
@@ -78,6 +81,8 @@ pub struct Recorded {
     pub windows: Vec<Window>,
     /// Values of the windows that count, by condition.
     pub samples: Samples,
+    /// The numbers of colors of a curve that could be placed.
+    pub curve: Vec<u32>,
     /// The looks that were taken.
     pub looks: Vec<LookTaken>,
     /// Why the experiment ended.
@@ -142,8 +147,9 @@ pub fn run(experiment: Experiment<'_>) -> Recorded {
     let mut course = Course {
         rng: fastrand::Rng::with_seed(experiment.settings.seed),
         begin: Instant::now(),
-        recorded: Recorded::default(),
+        recorded: Recorded { curve: experiment.settings.curve.clone(), ..Recorded::default() },
         failures: 0,
+        misplaced: BTreeMap::new(),
         experiment,
     };
     let ending = match course.windows() {
@@ -161,6 +167,8 @@ struct Course<'a> {
     recorded: Recorded,
     /// Number of windows in a row without a result.
     failures: u32,
+    /// How often the victim could not be placed, by the number of its colors in a curve.
+    misplaced: BTreeMap<u32, u32>,
 }
 
 impl Course<'_> {
@@ -174,7 +182,8 @@ impl Course<'_> {
         let mut complete = 0;
         for block in 0..settings.blocks * (1 + GIVEN_UP_MAX) {
             let mut counts = true;
-            for cell in order(&mut self.rng, &settings.curve) {
+            let curve = self.recorded.curve.clone();
+            for cell in order(&mut self.rng, &curve) {
                 counts &= self.window(Some(block), cell)?;
                 if !counts {
                     // The rest of the block would be of no use.
@@ -182,6 +191,11 @@ impl Course<'_> {
                 }
             }
             if !counts {
+                // A large program may find too few frames of a few colors.
+                self.recorded.curve.retain(|own| self.misplaced.get(own).is_none_or(|times| *times < MISPLACED_MAX));
+                if !settings.curve.is_empty() && self.recorded.curve.is_empty() {
+                    return Err(Ending::early("the victim could not be placed on any number of colors"));
+                }
                 continue;
             }
             complete += 1;
@@ -253,6 +267,9 @@ impl Course<'_> {
             Ok(placed) => {
                 window.excluded = is_wrong(&placed);
                 window.placed = placed;
+                if let (Some(own), true) = (own, window.excluded.is_some()) {
+                    *self.misplaced.entry(own).or_default() += 1;
+                }
                 // A window that does not count anyway is not measured.
                 if window.excluded.is_some() { Ok(()) } else { self.measure(&mut window) }
             }

@@ -1,0 +1,291 @@
+//! Tests of comparing a program spread over all colors and on its own: where its pages are, what ends the experiment, and how the programs are
+//! left.
+//!
+//! Colors are bits of the frame number here, so nothing depends on the caches of the machine, nor on how long something takes. A test that the
+//! machine cannot run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure.
+
+mod fixture;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use isochrome_host::color::resident;
+use serde_json::Value;
+
+use fixture::Fixture;
+use trial::{Outcome, run as run_trials, trial};
+
+/// A program that prints the same number again and again, by children of its own.
+const PRINTS: &str = "sh -c 'while :; do echo took 5 us; sleep 0.005; done'";
+
+fn main() -> ExitCode {
+    let trials = vec![
+        trial("programs_are_where_they_should_be_in_every_window_and_end_with_the_experiment", || {
+            placed(&Fixture::new()?)
+        }),
+        trial("a_process_goes_on_spread_over_all_colors", || left_spread(&Fixture::new()?)),
+        trial("a_process_that_held_colors_goes_on_on_them", || left_on_its_colors(&Fixture::new()?)),
+        trial("sigint_and_sigterm_finish_and_report", || interrupted(&Fixture::new()?)),
+        trial("a_victim_or_a_neighbor_that_is_killed_ends_the_experiment_with_what_was_measured", || {
+            killed(&Fixture::new()?)
+        }),
+        trial("a_load_generator_that_fails_is_told_and_the_process_is_put_back", || failing(&Fixture::new()?)),
+        trial("what_cannot_be_measured_is_refused_before_anything_is_moved", || refused(&Fixture::new()?)),
+    ];
+    run_trials(trials)
+}
+
+/// Returns a comparison of short windows with colors by frame bits.
+fn compare(fixture: &Fixture, arguments: &[&str]) -> Command {
+    let mut command = fixture.tool();
+    command.args(["compare", "--json", "--trust-palette", "--max-memory", "1G", "--palette"]);
+    command.arg(fixture.path("bits.json"));
+    command.args(["--window", "100ms", "--settle", "10ms", "--warm-up", "200ms", "--found", "2", "--seed", "19"]);
+    command.args(arguments);
+    command
+}
+
+fn numbers(output: &Output) -> Value {
+    let error = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{why}: {error}"))
+}
+
+fn counting(result: &Value) -> Vec<&Value> {
+    result["windows"].as_array().unwrap().iter().filter(|window| window["excluded"].is_null()).collect()
+}
+
+/// A process that walks over memory of its own, and knows nothing of the experiment. It is killed when this is dropped.
+struct Walker(Child);
+
+impl Walker {
+    fn start(fixture: &Fixture) -> Walker {
+        let mut command = fixture.tool();
+        command.args(["job", "walk", "512", "--every", "5ms"]).stdout(Stdio::null());
+        Walker(command.spawn().unwrap())
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Walker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns how many anonymous pages of process `pid` have each color, by the bits of their frames.
+fn anonymous(pid: u32) -> BTreeMap<u64, usize> {
+    let mut colors = BTreeMap::new();
+    let mappings = resident::mappings(pid).unwrap();
+    for mapping in mappings.iter().filter(|mapping| mapping.name.is_empty()) {
+        for frame in mapping.pages.iter().filter_map(|page| page.frame) {
+            *colors.entry(frame.0 % 16).or_default() += 1;
+        }
+    }
+    colors
+}
+
+fn share_of(colors: &BTreeMap<u64, usize>, allowed: std::ops::Range<u64>) -> f64 {
+    let all: usize = colors.values().sum();
+    colors.iter().filter(|(color, _)| allowed.contains(color)).map(|(_, pages)| pages).sum::<usize>() as f64
+        / all as f64
+}
+
+fn placed(fixture: &Fixture) -> Outcome {
+    let folder = fixture.path("report");
+    let measure = "lines:took ([0-9]+) us";
+    let mut command = compare(fixture, &["--victim", PRINTS, "--measure", measure, "--colors", "4", "--windows", "16"]);
+    command.args(["--neighbor", PRINTS, "--neighbor-lines", "took ([0-9]+) us", "-o"]).arg(&folder);
+    let output = command.output().unwrap();
+    let result = numbers(&output);
+    // All values are equal, so an effect above 3 % is ruled out as soon as four blocks can rule out any.
+    assert_eq!(output.status.code(), Some(0), "{result:#} {}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(result["schema"], "isochrome-compare/2");
+    assert_eq!((&result["colors"], &result["victim"]["colors"]), (&16.into(), &serde_json::json!([0, 1, 2, 3])));
+    let windows = counting(&result);
+    assert_eq!(windows.iter().filter(|window| window["condition"] == "as_found").count(), 2);
+    for window in windows.iter().filter(|window| window["condition"] != "as_found") {
+        let placed = window["placed"].as_array().unwrap();
+        assert_eq!(placed.len(), 2, "{window}");
+        for program in placed {
+            assert!(
+                program["on_color"].as_f64().unwrap() >= 0.95 && program["moved"].as_u64().unwrap() > 20,
+                "{window}"
+            );
+        }
+        assert_eq!((&window["value"], &window["neighbor"]), (&5.0.into(), &5.0.into()));
+    }
+    assert_eq!((&result["effect"]["p"], &result["ended"]), (&1.0.into(), &"all windows were measured".into()));
+    for file in ["evidence.json", "index.html", "windows.csv"] {
+        assert!(fs::metadata(folder.join(file)).unwrap().len() > 500, "{file}");
+    }
+    for program in ["victim", "neighbor"] {
+        let pid = result[program]["pid"].as_u64().unwrap();
+        assert!(!fs::exists(format!("/proc/{pid}")).unwrap(), "{program}");
+    }
+    Ok(())
+}
+
+/// Compares `pid` with a load generator that takes a tenth of a second, 3 to 5 in every window.
+fn of_pid<'a>(pid: &'a str, windows: &'a str) -> Vec<&'a str> {
+    let generator = "command:sleep 0.1; echo took 3";
+    vec!["--victim", pid, "--measure", generator, "--number", "took ([0-9]+)", "--windows", windows, "--colors", "0-3"]
+}
+
+fn left_spread(fixture: &Fixture) -> Outcome {
+    let walker = Walker::start(fixture);
+    let output = compare(fixture, &of_pid(&walker.pid(), "16")).output().unwrap();
+    let result = numbers(&output);
+    assert_eq!(output.status.code(), Some(0), "{result:#}");
+    assert!(
+        result["left"][0].as_str().unwrap().ends_with("was left spread evenly over all colors."),
+        "{}",
+        result["left"]
+    );
+    let colors = anonymous(walker.0.id());
+    // 128 pages and more, evenly on 16 colors.
+    assert!((0.1..0.5).contains(&share_of(&colors, 0..4)), "{colors:?}");
+    Ok(())
+}
+
+fn left_on_its_colors(fixture: &Fixture) -> Outcome {
+    let report = fixture.path("exec.json");
+    let mut exec = fixture.isochrome("exec", "8-11");
+    exec.arg("-o").arg(&report).args(["--interval", "50ms", "--"]);
+    exec.args([env!("CARGO_BIN_EXE_isochrome"), "job", "walk", "512", "--every", "5ms"]);
+    let exec = Walker(exec.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let begin = Instant::now();
+    while !report.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "not on its colors");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let report: Value = serde_json::from_str(&fs::read_to_string(&report).unwrap()).unwrap();
+    let pid = report["pid"].as_u64().unwrap();
+    let output = compare(fixture, &of_pid(&pid.to_string(), "16")).output().unwrap();
+    let result = numbers(&output);
+    // The `exec` that watches over it stands aside: windows apart have their pages on 0-3, not on 8-11.
+    assert_eq!(counting(&result).len(), 2 + 16, "{result:#}");
+    assert!(result["left"][0].as_str().unwrap().ends_with("was left on colors 8-11 as before."), "{}", result["left"]);
+    let colors = anonymous(pid as u32);
+    assert!(share_of(&colors, 8..12) > 0.95, "{colors:?}");
+    drop(exec);
+    let _ = Command::new("kill").arg(pid.to_string()).status();
+    Ok(())
+}
+
+/// Starts a long comparison of `pid`, and returns it once windows are measured.
+fn long(fixture: &Fixture, pid: &str, more: &[&str]) -> Child {
+    let mut command = compare(fixture, &of_pid(pid, "4000"));
+    command.args(["--all-windows"]).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    // The program is on other frames when the first window that is not as found begins.
+    let before = anonymous(pid.parse().unwrap());
+    let begin = Instant::now();
+    while anonymous(pid.parse().unwrap()) == before {
+        assert!(begin.elapsed() < Duration::from_secs(60), "nothing was moved");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    child
+}
+
+fn interrupted(fixture: &Fixture) -> Outcome {
+    for signal in ["INT", "TERM"] {
+        let walker = Walker::start(fixture);
+        std::thread::sleep(Duration::from_millis(200));
+        let child = long(fixture, &walker.pid(), &[]);
+        let status = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+        let output = child.wait_with_output().unwrap();
+        let result = numbers(&output);
+        // Whether it suffices for an answer depends on when the signal came.
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{signal}: {output:?}");
+        assert_eq!((&result["ended"], &result["as_planned"]), (&"it was interrupted".into(), &false.into()));
+        assert!(!counting(&result).is_empty());
+        let left = result["left"][0].as_str().unwrap();
+        assert!(left.ends_with("was left spread evenly over all colors."), "{signal}: {left}");
+        assert!((0.1..0.5).contains(&share_of(&anonymous(walker.0.id()), 0..4)), "{signal}");
+    }
+    Ok(())
+}
+
+fn killed(fixture: &Fixture) -> Outcome {
+    for victim_dies in [true, false] {
+        let (victim, neighbor) = (Walker::start(fixture), Walker::start(fixture));
+        std::thread::sleep(Duration::from_millis(200));
+        let child = long(fixture, &victim.pid(), &["--neighbor", &neighbor.pid()]);
+        let (doomed, other) = if victim_dies { (victim, neighbor) } else { (neighbor, victim) };
+        drop(doomed);
+        let output = child.wait_with_output().unwrap();
+        let result = numbers(&output);
+        let ended = result["ended"].as_str().unwrap();
+        let who = if victim_dies { "the victim has ended" } else { "the neighbor has ended" };
+        assert!(ended.starts_with(who), "{ended}");
+        assert!(!counting(&result).is_empty(), "{result:#}");
+        // The one that goes on is put back.
+        let left: Vec<&str> = result["left"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert!(left.len() == 1 && left[0].contains(&other.pid()) && left[0].contains("was left spread"), "{left:?}");
+    }
+    Ok(())
+}
+
+fn failing(fixture: &Fixture) -> Outcome {
+    let walker = Walker::start(fixture);
+    let (pid, marker) = (walker.pid(), fixture.path("served"));
+    // It fails from the fourth window on.
+    let generator = format!(
+        "command:echo x >> {0}; [ $(wc -l < {0}) -lt 4 ] || {{ echo refused; exit 3; }}; echo took 3",
+        marker.display()
+    );
+    let arguments = ["--victim", &pid, "--measure", &generator, "--number", "took ([0-9]+)", "--colors", "0-3"];
+    let output = compare(fixture, &arguments).output().unwrap();
+    let result = numbers(&output);
+    assert_eq!(output.status.code(), Some(3), "{result:#}");
+    let ended = result["ended"].as_str().unwrap();
+    assert!(ended.starts_with("4 windows in a row did not count") && ended.contains("refused"), "{ended}");
+    // Two windows as found, and the first of a block.
+    assert_eq!(counting(&result).len(), 3, "{result:#}");
+    assert!(result["left"][0].as_str().unwrap().contains("was left spread evenly"));
+    // Where nothing could be measured at all, that is an error.
+    let never = ["--victim", &pid, "--measure", "command:exit 1", "--number", "took ([0-9]+)", "--found", "0"];
+    let output = compare(fixture, &never[..6]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    Ok(())
+}
+
+fn refused(fixture: &Fixture) -> Outcome {
+    let error = |arguments: &[&str]| {
+        let output = compare(fixture, arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let walker = Walker::start(fixture);
+    let pid = walker.pid();
+    let number = ["--number", "took ([0-9]+)"];
+    for (arguments, expected) in [
+        (vec!["--victim", "2", "--measure", "command:true", number[0], number[1]], "thread of the kernel"),
+        (vec!["--victim", "999999999", "--measure", "wakeups"], "there is no process"),
+        (vec!["--victim", &pid, "--measure", "lines:took ([0-9]+)"], "its lines cannot be read"),
+        (vec!["--victim", "/no/such/program", "--measure", "wakeups"], "cannot be started"),
+        (vec!["--victim", "true", "--measure", "lines:([0-9])"], "ended before anything was measured"),
+        (vec!["--victim", &pid, "--measure", "command:cat"], "how to read what `cat` prints is not known"),
+        (vec!["--victim", &pid, "--measure", "command:pgbench x"], "prints no median"),
+        (vec!["--victim", &pid, "--measure", "socket:ping:192.0.2.1:6379"], "not on this machine"),
+        (vec!["--victim", &pid, "--measure", "command:true", number[0], "took"], "0 groups"),
+        (
+            vec!["--victim", &pid, "--measure", "command:true", number[0], number[1], "--colors", "16"],
+            "16 of 16 colors",
+        ),
+    ] {
+        let error = error(&arguments);
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+    assert!(share_of(&anonymous(walker.0.id()), 0..16) == 1.0);
+    Ok(())
+}
