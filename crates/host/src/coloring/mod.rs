@@ -324,7 +324,8 @@ impl Coloring {
 
     /// Returns where the pages of `pids` are now, without moving any. Processes that have ended have none.
     pub fn census(&self, pids: &[Pid]) -> Result<Census, RecolorError> {
-        let mut sum = Census { by_color: vec![0; self.color_count() as usize], ..Census::default() };
+        let none = vec![0; self.color_count() as usize];
+        let mut sum = Census { by_color: none.clone(), anonymous: none, ..Census::default() };
         for pid in pids {
             match self.with(|wanted| census(*pid, wanted)) {
                 Ok(census) => sum.add(&census),

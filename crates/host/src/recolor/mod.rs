@@ -212,6 +212,8 @@ pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
 pub struct Census {
     /// Number of pages that can be moved, by color.
     pub by_color: Vec<u64>,
+    /// The same for anonymous memory alone, which holds most of what a program works on.
+    pub anonymous: Vec<u64>,
     /// Number of pages that can be moved and whose color is not known.
     pub unknown: u64,
     /// Number of pages that cannot be moved.
@@ -222,6 +224,7 @@ impl Census {
     /// Adds the pages of another process.
     pub fn add(&mut self, other: &Census) {
         self.by_color.iter_mut().zip(&other.by_color).for_each(|(sum, pages)| *sum += pages);
+        self.anonymous.iter_mut().zip(&other.anonymous).for_each(|(sum, pages)| *sum += pages);
         self.unknown += other.unknown;
         self.immovable += other.immovable;
     }
@@ -237,18 +240,23 @@ impl Census {
         if self.movable() == 0 { 1.0 } else { on as f64 / self.movable() as f64 }
     }
 
-    /// Returns how many times an even share of the movable pages the most frequent of `colors` has; 1 without such pages.
-    pub fn crowding(&self, colors: &[Color]) -> f64 {
-        let most = colors.iter().filter_map(|color| self.by_color.get(usize::from(color.0))).max().copied();
-        let even = self.movable() as f64 / colors.len().max(1) as f64;
-        if even == 0.0 { 1.0 } else { most.unwrap_or(0) as f64 / even.max(1.0) }
+    /// Returns how many times an even share the most frequent of `colors` has: of all movable pages, or of the anonymous ones if that is more.
+    /// Fewer than `few` pages per color count as even.
+    pub fn crowding(&self, colors: &[Color], few: f64) -> f64 {
+        let of = |pages: &[u64]| {
+            let even = pages.iter().sum::<u64>() as f64 / colors.len().max(1) as f64;
+            let most = colors.iter().filter_map(|color| pages.get(usize::from(color.0))).max().copied().unwrap_or(0);
+            if even < few { 1.0 } else { most as f64 / even }
+        };
+        of(&self.by_color).max(of(&self.anonymous))
     }
 }
 
 /// Returns where the pages of `pid` are, without stopping or changing the process.
 pub fn census(pid: Pid, wanted: &Wanted) -> Result<Census, RecolorError> {
     let (regions, map, zero) = (pid.regions()?, pid.page_map()?, zero_frame());
-    let mut census = Census { by_color: vec![0; wanted.color_count()], ..Census::default() };
+    let none = vec![0; wanted.color_count()];
+    let mut census = Census { by_color: none.clone(), anonymous: none, ..Census::default() };
     for region in regions.iter().filter(|region| region.name != "[vsyscall]") {
         for (page, entry) in map.resident(region.start, region.end)? {
             if zero.is_some() && entry.frame() == zero {
@@ -259,8 +267,11 @@ pub fn census(pid: Pid, wanted: &Wanted) -> Result<Census, RecolorError> {
                 continue;
             }
             let color = wanted.known.of(pid.0, (page, entry)).map(|color| usize::from(color.0));
-            match color.and_then(|color| census.by_color.get_mut(color)) {
-                Some(pages) => *pages += 1,
+            match color.filter(|color| *color < census.by_color.len()) {
+                Some(color) => {
+                    census.by_color[color] += 1;
+                    census.anonymous[color] += u64::from(!entry.of_file() && !region.of_file);
+                }
                 None => census.unknown += 1,
             }
         }

@@ -86,8 +86,10 @@ impl Pool {
         let mut held = vec![0; count];
         classified.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
         let share = (held.iter().sum::<usize>() + classified.off_color.len()) / count;
+        // An experiment needs the colors in every mapping alike: those that run out would be missing in the last mappings.
+        let enough = if wanted.anew { share + share / 8 + 1 } else { 3 * share / 4 };
         let lacking = |color: usize| {
-            let needed = (3 * share / 4).saturating_sub(held[color]).min(classified.off_color.len());
+            let needed = enough.saturating_sub(held[color]).min(classified.off_color.len());
             needed.saturating_sub(found[color])
         };
         let scarce = (0..count).map(lacking).max().unwrap_or_default();

@@ -16,7 +16,7 @@ use super::{Condition, Placed};
 /// Least share of the movable pages of each program that must have allowed colors in a window that counts.
 pub const ON_COLOR: f64 = 0.95;
 /// Most times an even share that a color may have of the pages of a program, in a window that counts.
-pub const CROWDING: f64 = 3.0;
+pub const CROWDING: f64 = 2.0;
 /// Number of pages of a program, per color, below which shares are not judged: one page more or less is no crowd.
 const FEW: f64 = 4.0;
 
@@ -143,16 +143,12 @@ impl Side {
 
 /// Returns where the pages of a program with `colors` are, by a census of its pages.
 fn placed_of(census: &Census, colors: &[Color]) -> Placed {
-    let crowding = match census.movable() as f64 / colors.len().max(1) as f64 {
-        few if few < FEW => 1.0,
-        _ => census.crowding(colors),
-    };
     Placed {
         pages: census.movable(),
         immovable: census.immovable,
         moved: 0,
         on_color: census.share_on(colors),
-        crowding,
+        crowding: census.crowding(colors, FEW),
         verified: None,
     }
 }
@@ -267,7 +263,7 @@ mod tests {
     use super::*;
 
     fn census(by_color: &[u64], unknown: u64) -> Census {
-        Census { by_color: by_color.to_vec(), unknown, immovable: 7 }
+        Census { by_color: by_color.to_vec(), anonymous: vec![0; 8], unknown, immovable: 7 }
     }
 
     #[test]
@@ -280,6 +276,10 @@ mod tests {
         // Pages of unknown color count as off color.
         assert!(is_wrong(&[even, of(&[25, 25, 24, 20, 0, 0, 0, 0], 6)]).unwrap().contains("94 %"));
         assert!(is_wrong(&[of(&[80, 7, 7, 6, 0, 0, 0, 0], 0)]).unwrap().contains("3.2 times"));
+        // What a program works on must be even by itself.
+        let of_anonymous =
+            placed_of(&Census { anonymous: vec![60, 20, 0, 0, 0, 0, 0, 0], ..census(&[25; 4], 0) }, &colors);
+        assert!(is_wrong(&[of_anonymous]).unwrap().contains("3.0 times"));
         // Of eight pages one color may have three by chance.
         assert_eq!(is_wrong(&[of(&[7, 1, 0, 0, 0, 0, 0, 0], 0)]), None);
         assert!(is_wrong(&[Placed { verified: Some(0.9), ..even }]).unwrap().contains("eviction tests"));
