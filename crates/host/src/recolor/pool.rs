@@ -173,8 +173,12 @@ impl Pool {
         // The slots found first are used first.
         self.slots.iter().enumerate().rev().for_each(|(at, (_, color))| free[*color].push(at));
         let mut taken = vec![false; self.slots.len()];
-        // Of many small mappings each would begin with the same color.
-        let mut given = vec![0; count];
+        // Between colors that a mapping has equally often, the pages of all mappings decide. Of many small mappings each would begin with the
+        // same color otherwise.
+        let mut everywhere = vec![0; count];
+        for held in classified.held.values() {
+            everywhere.iter_mut().zip(held).for_each(|(sum, pages)| *sum += pages);
+        }
         let mut chosen = Vec::with_capacity(classified.off_color.len());
         let mut next = usize::MAX;
         for off_color in &classified.off_color {
@@ -190,13 +194,13 @@ impl Pool {
                 free.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
                 (0..count)
                     .filter(|color| !free[*color].is_empty())
-                    .min_by_key(|color| (held[*color], given[*color]))
+                    .min_by_key(|color| (held[*color], everywhere[*color]))
                     .and_then(|c| free[c].pop())
             };
             let Some(at) = at else { break };
             taken[at] = true;
             held[self.slots[at].1] += 1;
-            given[self.slots[at].1] += 1;
+            everywhere[self.slots[at].1] += 1;
             chosen.push(self.slots[at].0);
             next = at + 1;
         }
