@@ -26,7 +26,8 @@ use regex_lite::Regex;
 
 use crate::args::{CompareOptions, Measured};
 use crate::context::{self, Context};
-use crate::{COULD_NOT_RUN, Verdict, coloring, evidence, files, results};
+use crate::verdict::{COULD_NOT_RUN, Verdict};
+use crate::{coloring, evidence, files, results};
 
 /// Numbers of colors of a curve.
 const CURVE: [u32; 6] = [1, 2, 4, 8, 12, 16];

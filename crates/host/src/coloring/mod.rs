@@ -24,8 +24,9 @@ use crate::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
 use crate::color::reference::{Numbers, Reference};
 use crate::color::{resident, saved};
 use crate::process::Pid;
+use crate::recolor::census::{Census, census};
 use crate::recolor::watch::{Tally, Watch};
-use crate::recolor::{Census, Limits, RecolorError, Report, Wanted, census, inspect, recolor};
+use crate::recolor::{Limits, RecolorError, Report, Wanted, inspect, recolor};
 use crate::runtime;
 
 /// Time for which a program is moved again and again if it keeps replacing its memory. Such a program is never completely on its colors.

@@ -16,6 +16,8 @@ pub mod measure;
 pub mod party;
 pub mod place;
 mod run;
+#[cfg(test)]
+mod run_tests;
 mod section;
 
 use isochrome_model::stats::{Crossover, Look};

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use isochrome_host::process::{Pid, status_of};
 use isochrome_host::recolor::watch::family;
-use isochrome_host::run::line::command;
+use isochrome_host::run::messages::command;
 use isochrome_host::sys::clock::process_cpu;
 use isochrome_host::sys::launch::{self, Launch};
 use isochrome_model::units::Ns;

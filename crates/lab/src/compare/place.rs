@@ -6,9 +6,10 @@ use isochrome_host::coloring::Coloring;
 use isochrome_host::error::without_hint;
 use isochrome_host::interrupt;
 use isochrome_host::process::Pid;
+use isochrome_host::recolor::RecolorError;
+use isochrome_host::recolor::census::Census;
 use isochrome_host::recolor::claim::Claim;
 use isochrome_host::recolor::watch::family;
-use isochrome_host::recolor::{Census, RecolorError};
 use isochrome_model::units::{Color, format_list};
 
 use super::{Condition, Placed};

@@ -392,6 +392,3 @@ pub(super) fn last_look(recorded: &Recorded, settings: &Settings) -> Option<Look
     debug_assert!(look.level <= SIGNIFICANT);
     Crossover::of(&complete, look.level).map(|effect| LookTaken { look, effect })
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, Mark, extent};
+use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, Mark, range_of};
 use isochrome_model::evidence::format::{self, DASH, p_value};
 use isochrome_model::evidence::{Section, Standing};
 use isochrome_model::stats::{Crossover, SIGNIFICANT};
@@ -325,7 +325,7 @@ fn distributions(measured: &Compared) -> Chart {
         Line::new(distribution.condition.name(), hue(distribution.condition), dash, points)
     };
     let lines: Vec<Line> = measured.distributions.iter().map(line).collect();
-    let (low, high) = extent(lines.iter().flat_map(|line| line.points.iter().map(|point| point.0)));
+    let (low, high) = range_of(lines.iter().flat_map(|line| line.points.iter().map(|point| point.0)));
     let unit = if measured.unit.is_empty() { "value".to_owned() } else { format!("value, {}", measured.unit) };
     let x = if low > 0.0 && high / low > 20.0 {
         Axis::log(&unit, (low, high), format::tick)

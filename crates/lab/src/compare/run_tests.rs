@@ -1,5 +1,15 @@
-use super::*;
-use crate::compare::measure::MayGoOn;
+//! Tests of `run`, with fakes of the programs and of the measure.
+
+use std::time::Duration;
+
+use isochrome_model::stats::SIGNIFICANT;
+
+use super::conclude::blocks_of;
+use super::measure::{MayGoOn, Measure, Reading, Trouble};
+use super::party::Party;
+use super::place::{Place, PlaceError};
+use super::run::{Experiment, Recorded, Settings, last_look, order, run};
+use super::{Condition, Placed, Statistic};
 
 /// Where the fake programs are, and how placements and windows go wrong.
 #[derive(Default)]
