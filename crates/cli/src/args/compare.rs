@@ -58,7 +58,8 @@ pub struct CompareOptions {
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     pub margin: f64,
     /// Measure the victim with 1, 2, 4, 8, 12 and 16 colors of its own, as far as there are so many, and say how many are worth giving
-    #[arg(long, conflicts_with_all = ["colors", "neighbor_colors"])]
+    // Hidden: few colors are too often not reached by all pages of a program here, and such numbers are left out.
+    #[arg(long, hide = true, conflicts_with_all = ["colors", "neighbor_colors"])]
     pub curve: bool,
     /// Measure all windows, even when the answer is known
     #[arg(long)]
