@@ -1,5 +1,6 @@
 //! Tests of kernels whose heaps lie on chosen pages. This program declares the allocator that such heaps need.
 
+use isochrome_host::color::eviction::WalkTicks;
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{ColorError, Target};
 use isochrome_host::load::kernels::KernelKind;
@@ -29,6 +30,12 @@ fn target() -> Target {
     Target { level: 2, geometry, inner: Bytes(16 << 10) }
 }
 
+/// Returns jobs with invented times of walks, because no processor need have a cache of this geometry.
+fn jobs<'a>(pool: Option<&'a FramePool>, work: Work) -> Jobs<'a> {
+    let ticks = WalkTicks { hit: 100.0, miss: 1000.0 };
+    Jobs::with_walk_ticks(pool, target(), None, &[work], None, ticks).unwrap()
+}
+
 fn amount(blocks: usize, samples: usize) -> Amount {
     Amount { blocks, samples, seed: 1, cpu: CpuId(0), limit: None }
 }
@@ -46,7 +53,7 @@ fn every_kernel_runs_under_every_condition_and_computes_the_right_thing() {
         Work::Combined { rate_hz: 50_000 },
     ] {
         // Each block checks the kernel's result against its definition.
-        let mut jobs = Jobs::new(Some(&pool), target(), None, &[work], None).unwrap();
+        let mut jobs = jobs(Some(&pool), work);
         let mut last = (0, 0);
         let blocks = run(&mut jobs, &amount(2, 3), &mut |done, total| last = (done, total)).unwrap();
         assert_eq!(last, (8, 8), "{work:?}");
@@ -69,7 +76,7 @@ fn every_kernel_runs_under_every_condition_and_computes_the_right_thing() {
 
 #[test]
 fn without_colors_the_conditions_that_need_none_still_run() {
-    let mut jobs = Jobs::new(None, target(), None, &[Work::Short(KernelKind::FilterF64, 64)], None).unwrap();
+    let mut jobs = jobs(None, Work::Short(KernelKind::FilterF64, 64));
     let blocks = run(&mut jobs, &amount(2, 2), &mut |_, _| {}).unwrap();
     let experiments = jobs.conclude(&blocks);
     let ran: Vec<Condition> = experiments[0].conditions.keys().copied().collect();
@@ -79,7 +86,7 @@ fn without_colors_the_conditions_that_need_none_still_run() {
 #[test]
 fn a_pool_too_small_for_the_floods_is_refused() {
     let pool = pool(4, 7);
-    let mut jobs = Jobs::new(Some(&pool), target(), None, &[Work::Short(KernelKind::Dct, 64)], None).unwrap();
+    let mut jobs = jobs(Some(&pool), Work::Short(KernelKind::Dct, 64));
     let error = run(&mut jobs, &amount(1, 1), &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, LabError::Color(ColorError::ColorExhausted { .. })), "{error}");
     assert!(error.to_string().contains("hint:"));

@@ -225,6 +225,18 @@ impl<'a> Jobs<'a> {
         // A disturbance may spoil a calibration.
         let walk_ticks = (1..CALIBRATIONS).map(calibrated).find(Result::is_ok).unwrap_or_else(|| calibrated(0));
         let walk_ticks = walk_ticks.map_err(|why| LabError::NoCanaries { why })?;
+        Self::with_walk_ticks(pool, target, counters, works, colors, walk_ticks)
+    }
+
+    /// Does the same as [`new`](Self::new) where the times of walks over canary pages are known.
+    pub fn with_walk_ticks(
+        pool: Option<&'a FramePool>,
+        target: Target,
+        counters: Option<&'a Counters>,
+        works: &[Work],
+        colors: Option<Vec<Color>>,
+        walk_ticks: WalkTicks,
+    ) -> Result<Jobs<'a>, LabError> {
         let ticks_per_step = ticks_per_step()?;
         let with_memory = |work: &Work| Ok((*work, Body::make(*work, ticks_per_step)?.working_set()));
         let works = works.iter().map(with_memory).collect::<Result<_, LabError>>()?;
