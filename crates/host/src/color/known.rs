@@ -26,10 +26,6 @@ use crate::machine::setting::RealtimeRequest;
 /// wrong with 6e-7 (at most 5 of 512). Whatever passes, the pages of a program are verified once they are moved.
 const CHECKED_PAGES: usize = 512;
 
-/// Number of checked frames from which on their share that is wrong decides about the palette. Of fewer, more have to be wrong than chance
-/// explains.
-const DECIDING_PAGES: usize = 100;
-
 /// Size of a sample by which the pages of a process are verified.
 pub const VERIFIED_PAGES: usize = 256;
 
@@ -76,13 +72,12 @@ struct Learned {
 }
 
 impl Learned {
-    /// Counts frames for which the palette was `right` or `wrong`. If it was wrong for more than 1 %, it is put aside.
+    /// Counts frames for which the palette was `right` or `wrong`. If it was wrong for more than 1 %, it is put aside; a single frame says nothing
+    /// of the others.
     fn count(&mut self, right: usize, wrong: usize) {
         self.confirmed += right;
         self.wrong += wrong;
-        let all = self.wrong + self.confirmed;
-        let is_decided = all >= DECIDING_PAGES || proportion_interval(self.wrong as u64, all as u64).0 > 0.01;
-        self.stale |= 100 * self.wrong > all && is_decided;
+        self.stale |= self.wrong > 1 && 100 * self.wrong > self.wrong + self.confirmed;
     }
 
     /// Whether the palette can be believed for `frame`.
@@ -528,7 +523,7 @@ mod tests {
             known.corrections().unwrap().keeps_rest
         };
         assert!(keeps_rest(256, 1) && keeps_rest(256, 2) && !keeps_rest(256, 3));
-        // Of 16 pages one that is wrong says little (at 95 % confidence 0.2 % or more are wrong), and two say more (1.6 %).
+        // One page of 16 is more than 1 %, and says nothing of the others.
         assert!(keeps_rest(16, 1) && !keeps_rest(16, 2));
     }
 
