@@ -140,8 +140,9 @@ pub fn exec_stands_aside() -> Outcome {
     judged(ended)?;
     let outcome: Value = serde_json::from_str(&std::fs::read_to_string(outcome).unwrap()).unwrap();
     println!("{outcome}");
-    // Pages that the kernel moves by itself drift too: a few of the more than 8192 that each recoloring moves.
+    // Each recoloring moves more than 8192 pages, all of which would drift if `exec` moved them again. Pages that the kernel moves by itself drift
+    // too: up to about a thousand were seen.
     let drifted = outcome["drifted"].as_u64().unwrap();
-    assert!(drifted < 800, "pages that a recoloring moved were moved once more: {outcome}");
+    assert!(drifted < 4096, "pages that a recoloring moved were moved once more: {outcome}");
     Ok(())
 }
