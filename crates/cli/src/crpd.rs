@@ -5,8 +5,8 @@ use isochrome_host::color::Target;
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::sys::clock;
 use isochrome_lab::crpd::modeled::{FrontEnd, Request, play};
-use isochrome_lab::crpd::{COLUMNS, Crpd, PASSES, Preempting, Walk, conclude, section};
-use isochrome_lab::samples::csv;
+use isochrome_lab::crpd::{COLUMNS, Condition, Crpd, PASSES, Preempting, Walk, conclude, section};
+use isochrome_lab::samples::{Block, csv};
 use isochrome_model::evidence::Section;
 use isochrome_model::miss_ratio::Touches;
 
@@ -31,11 +31,8 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let (percents, colors) = (sizes(options.step), own_colors(options.colors.as_deref(), count)?);
     let pages = Preempting::pages_per_color(target, &percents, colors.len());
     let (palette, pool) = context.collect_pages(measurement, target, pages)?;
-    // The slope of the delay is compared with this refill time.
     let cpu = context.cpu;
     let notes = probe::measure(&mut context, Some((&pool, target.level)), vec![cpu])?;
-    let refill =
-        context.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
 
     let settings = context.settle();
     let mut experiment =
@@ -43,20 +40,29 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let blocks = results::measure("preempting", &mut experiment, &context.amount(options.blocks, options.jobs))?;
     let warnings = notes.iter().map(evidence::note_text).chain(context.warnings(&settings)).collect();
     drop(settings);
-    let measured = Crpd {
-        touches,
-        lines_per_jump: options.lines_per_jump,
+    let measured = measured(&context, &experiment, &blocks);
+    let (section, raw) = (section(&measured), csv(&blocks, &COLUMNS.map(str::to_owned)));
+    results::leave(&options.results, Outcome { context: &context, palette: Some(palette), section, raw, warnings })
+}
+
+/// Returns what follows from `blocks` of `experiment`. The slope of the delay is compared with the refill time of the machine, if it is known.
+fn measured(context: &Context, experiment: &Preempting, blocks: &[Block<Condition>]) -> Crpd {
+    let Preempting { pool, target, touches, lines_per_jump, colors, .. } = experiment;
+    let mut levels = context.machine.levels.iter().filter(|level| level.level == target.level);
+    Crpd {
+        touches: *touches,
+        lines_per_jump: *lines_per_jump,
         level: target.level,
         ways: target.geometry.ways,
         lines_per_color: target.geometry.lines_per_color(context.machine.page_bytes),
-        colors: [experiment.colors.len() as u32, pool.colors()],
+        colors: [colors.len() as u32, pool.colors()],
         passes: PASSES,
-        points: conclude(&blocks, PASSES, clock::rate_hz()),
-        refill_ns: refill.map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
+        points: conclude(blocks, PASSES, clock::rate_hz()),
+        refill_ns: levels
+            .find_map(|level| level.refill)
+            .map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
         modeled: None,
-    };
-    let (section, raw) = (section(&measured), csv(&blocks, &COLUMNS.map(str::to_owned)));
-    results::leave(&options.results, Outcome { context: &context, palette: Some(palette), section, raw, warnings })
+    }
 }
 
 /// Measures preemption delays of working sets of `percents` percent of half of the colors in `pool`. Returns the section and all samples.
@@ -66,25 +72,12 @@ pub fn in_short(
     percents: Vec<u32>,
     (blocks, jobs): (u32, u32),
 ) -> Result<(Section, String)> {
-    let refill =
-        context.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
     let colors = own_colors(None, pool.colors())?;
     let (touches, lines_per_jump) = (Touches::Data, 8);
     let _settings = context.settle();
     let mut experiment = Preempting { pool, target, touches, lines_per_jump, percents, colors };
     let blocks = results::measure("preempting", &mut experiment, &context.amount(blocks, jobs))?;
-    let measured = Crpd {
-        touches,
-        lines_per_jump,
-        level: target.level,
-        ways: target.geometry.ways,
-        lines_per_color: target.geometry.lines_per_color(context.machine.page_bytes),
-        colors: [experiment.colors.len() as u32, pool.colors()],
-        passes: PASSES,
-        points: conclude(&blocks, PASSES, clock::rate_hz()),
-        refill_ns: refill.map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
-        modeled: None,
-    };
+    let measured = measured(context, &experiment, &blocks);
     Ok((section(&measured), csv(&blocks, &COLUMNS.map(str::to_owned))))
 }
 

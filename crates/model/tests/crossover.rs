@@ -4,11 +4,11 @@
 //! the median of some jobs of a recorded block. On top of it come a trend over the experiment, levels that last for several windows,
 //! as on a machine that others disturb for a while, and rare windows that are far off. Seeds were fixed before the first run.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+mod recorded;
 
 use isochrome_model::stats::{Crossover, CrossoverBlock, Looks, SIGNIFICANT, median, proportion_interval};
+
+use recorded::recorded_noise;
 
 /// Number of simulated experiments of each kind.
 const EXPERIMENTS: u64 = 2000;
@@ -17,24 +17,6 @@ const BLOCKS: u64 = 10;
 const WINDOWS: usize = 2;
 /// Number of recorded jobs in a window.
 const JOBS: usize = 5;
-
-/// Returns the ticks of the recorded jobs after spinning, block by block.
-fn recorded_noise() -> Vec<Vec<f64>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/tests/corpus/filter.csv");
-    let text = fs::read_to_string(path).unwrap();
-    let mut lines = text.lines();
-    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
-    let column = |name: &str| head.iter().position(|column| *column == name).unwrap();
-    let (block, condition, arm, cycles) = (column("block"), column("condition"), column("arm"), column("cycles"));
-    let mut blocks = BTreeMap::<&str, Vec<f64>>::new();
-    for line in lines {
-        let fields: Vec<&str> = line.split(',').collect();
-        if fields[arm] == "control" || fields[condition] == "alone" {
-            blocks.entry(fields[block]).or_default().push(fields[cycles].parse().unwrap());
-        }
-    }
-    blocks.into_values().collect()
-}
 
 /// Simulates the windows of an experiment in which treated windows are larger by the share `effect`. Half of the experiments are
 /// clean; in the others a trend, lasting levels and rare outliers are added.

@@ -5,38 +5,19 @@
 //! counts, a quarter is the control, and half are the treatment. The treatment is lengthened by a known effect. Seeds were
 //! fixed before the first run.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+mod recorded;
 
 use isochrome_model::running::{Comparison, Difference, JobRecord, Window};
 use isochrome_model::stats::{Effect, Gate, Line, Straightness, accepted, halves, holm, median, proportion_interval};
 use isochrome_model::units::Ns;
+
+use recorded::recorded_noise;
 
 /// Number of simulated experiments of each kind.
 const EXPERIMENTS: u64 = 2000;
 /// Number of blocks of an experiment, and of blocks per size in an experiment with many sizes, as in `lab crpd`.
 const BLOCKS: usize = 20;
 const BLOCKS_PER_SIZE: usize = 30;
-
-/// Returns the ticks of the recorded jobs after spinning, block by block.
-fn recorded_noise() -> Vec<Vec<f64>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/tests/corpus/filter.csv");
-    let text = fs::read_to_string(path).unwrap();
-    let mut lines = text.lines();
-    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
-    let column = |name: &str| head.iter().position(|column| *column == name).unwrap();
-    let (block, condition, arm, cycles) = (column("block"), column("condition"), column("arm"), column("cycles"));
-    let mut blocks = BTreeMap::<&str, Vec<f64>>::new();
-    for line in lines {
-        let fields: Vec<&str> = line.split(',').collect();
-        // In the condition `alone`, nothing floods the cache before any job.
-        if fields[arm] == "control" || fields[condition] == "alone" {
-            blocks.entry(fields[block]).or_default().push(fields[cycles].parse().unwrap());
-        }
-    }
-    blocks.into_values().collect()
-}
 
 /// Simulates an experiment, and returns the relative differences of the blocks that count. In every block, the treatment takes
 /// longer than the control by the share that `effect_of` returns for the block.

@@ -18,7 +18,7 @@ use super::{Condition, Placed};
 pub const ON_COLOR: f64 = 0.95;
 /// Most times an even share that a color may have of the pages of a program, in a window that counts.
 pub const CROWDING: f64 = 2.0;
-/// Number of pages of a program, per color, below which shares are not judged: one page more or less is no crowd.
+/// Number of pages of a program, per color, below which shares are not judged, because one page more or less changes them much.
 const FEW: f64 = 4.0;
 
 /// Why a program was not placed.
