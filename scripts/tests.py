@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the tests, and lists at the end what was ignored, why, and the one command that installs what is missing.
+"""Runs the tests, and lists at the end what failed, what was ignored, why, and the one command that installs what is missing.
 
     scripts/tests.py COMMAND...     each argument is a command line of a shell; all of them run at the same time
     scripts/tests.py --packages     prints the Debian packages of the programs that the tests look for and do not find
@@ -49,17 +49,27 @@ SKIPPED = re.compile(r"SKIPPED \[\d+\] ([^:]+(?::\d+)?): (.*)")
 # Of benchmarks in the size of tests.
 NOT_MEASURED = re.compile(r"((?:[\w ]+: )?)not measured: (.*)")
 RUNNING = re.compile(r"\s*Running (\S+)")
+# What a failing test says: where it panicked, and the lines after that.
+PANICKED = re.compile(r"panicked at |^E  ")
+SAID_LINES, SAID_COLUMNS = 4, 400
 
 
-class Ignored:
-    """What was ignored, and why, as it is found in the lines that the tests print."""
+class Read:
+    """What was ignored, why, and what panicked, as it is found in the lines that the tests print."""
 
     def __init__(self):
         self.found = []
+        self.panicked = []
         self.program = self.test = ""
+        self.said_left = 0
 
     def read(self, line):
         line = COLOR.sub("", line).rstrip()
+        if PANICKED.search(line):
+            self.said_left = SAID_LINES
+        if self.said_left:
+            self.said_left -= 1
+            self.panicked.append(line[:SAID_COLUMNS])
         if match := RUNNING.match(line):
             self.program = match[1]
         elif match := SKIPPED.match(line):
@@ -81,7 +91,7 @@ def start(command, output):
     return subprocess.Popen(command, shell=True, stdout=output, stderr=subprocess.STDOUT)
 
 
-def pass_on(output, ignored):
+def pass_on(output, seen):
     """Prints what a command prints to the file descriptor `output`, until its end."""
     line = b""
     # A test's name is there while it runs, and its outcome is on the same line.
@@ -90,22 +100,22 @@ def pass_on(output, ignored):
         sys.stdout.buffer.flush()
         *lines, line = (line + piece).split(b"\n")
         for whole in lines:
-            ignored.read(whole.decode(errors="replace"))
-    ignored.read(line.decode(errors="replace"))
+            seen.read(whole.decode(errors="replace"))
+    seen.read(line.decode(errors="replace"))
 
 
-def run(commands, ignored):
+def run(commands, seen):
     """Runs command lines at the same time, passes on what they print one after the other, and returns their exit codes."""
     first, *others = commands
     with contextlib.ExitStack() as files:
         kept = [files.enter_context(tempfile.TemporaryFile()) for _ in others]
         processes = [start(first, subprocess.PIPE)] + [start(*other) for other in zip(others, kept)]
-        pass_on(processes[0].stdout.fileno(), ignored)
+        pass_on(processes[0].stdout.fileno(), seen)
         codes = [processes[0].wait()]
         for process, output in zip(processes[1:], kept):
             codes.append(process.wait())
             output.seek(0)
-            pass_on(output.fileno(), ignored)
+            pass_on(output.fileno(), seen)
         return codes
 
 
@@ -116,10 +126,12 @@ def main():
     if not sys.argv[1:] or sys.argv[1].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 0 if sys.argv[1:] in (["--help"], ["-h"]) else 2
-    ignored = Ignored()
-    codes = run(sys.argv[1:], ignored)
-    print(f"\nIgnored tests: {len(ignored.found) or 'none'}")
-    for name, reason in ignored.found:
+    seen = Read()
+    codes = run(sys.argv[1:], seen)
+    if any(codes):
+        print("\nWhat panicked (tests that expect a panic are among it):", *seen.panicked, sep="\n  ")
+    print(f"\nIgnored tests: {len(seen.found) or 'none'}")
+    for name, reason in seen.found:
         print(f"  {name}: {reason}")
     if packages := missing_packages():
         print(f"Programs that tests need are missing. Install them with: apt-get install -y {' '.join(packages)}")
