@@ -18,8 +18,8 @@ pub struct JobRecord {
     /// Time for which the job had the CPU, without steal time.
     pub execution: Ns,
     /// Steal time that can have made the job late: all steal time since the busy period of the job began. The busy period is the time since
-    /// the CPU last had no job of this or a higher priority. It may begin before the release. The field includes the time for which it is
-    /// unknown whether the line that releases the job was written.
+    /// the CPU last had no job of this or a higher priority. It may begin before the release. The field includes the time for which the
+    /// line that releases the job was not written although the previous job was complete, or may not have been written.
     pub steal_time: Ns,
     /// Number of times that the hypervisor took the CPU in the busy period. One more is counted if it took the CPU before the busy period,
     /// but after the last job of one of these priorities had begun, because what those jobs left in the cache is then displaced.

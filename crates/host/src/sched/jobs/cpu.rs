@@ -293,8 +293,8 @@ mod tests {
     #[test]
     fn steal_time_counts_for_all_jobs_until_the_cpu_is_idle() {
         let mut fixture = Fixture::new(Jobs::Line);
-        // The first job has 30 us of steal time. The second is due meanwhile and its line is written late. 22 is woken while the second
-        // executes.
+        // The first job has 30 us of steal time. The second is due meanwhile, and its line is written 1 us after the first job is complete.
+        // 22 is woken while the second executes.
         fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
         fixture.fact(11_000, Observed::Released(0, Ns(11_000))).switch(11_000, 0, Preempted, 11);
         fixture.event(61_000, EventKind::Runtime { thread: 11, time: Ns(20_000) }).switch(61_000, 11, Asleep, 0);
@@ -314,7 +314,7 @@ mod tests {
         let rows: Vec<_> = jobs.iter().map(|j| (j.task, j.release.0, j.completion.0, j.steal_time.0)).collect();
         let expected = [
             (0, 10_000, 60_000, 30_000),
-            (0, 30_000, 72_000, 30_000),
+            (0, 30_000, 72_000, 31_000),
             (1, 69_000, 79_000, 30_000),
             (0, 90_000, 94_000, 0),
         ];

@@ -169,7 +169,7 @@ impl JobTracker {
                 let watched = self.task_of(thread).and_then(|task| self.watched[task].as_mut());
                 watched.into_iter().for_each(|watched| watched.missed = Some(count));
             }
-            Observed::Released(task, due) => self.open(task, at, due),
+            Observed::Released(task, due) => self.open_by_line(task, at, due),
             Observed::HeldUp(task, since) => {
                 let open = self.watched[task].as_mut().and_then(|watched| watched.open.as_mut());
                 open.into_iter().for_each(|open| open.held_up += at.0 - since.0);

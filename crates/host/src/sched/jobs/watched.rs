@@ -20,7 +20,7 @@ pub(super) struct Open {
     pub(super) start: Option<Ns>,
     /// Time of the answer, if the answer was read before the thread was known to have the CPU.
     pub(super) answered: Option<Ns>,
-    /// Time, in ns, for which it is unknown whether the job's line was written.
+    /// Time, in ns, for which the job's line was not written although the task could have begun, or may not have been written.
     pub(super) held_up: u64,
     pub(super) execution: u64,
     /// Steal time, in ns, that was left out of the execution.
@@ -123,6 +123,16 @@ impl JobTracker {
             _ if open.start.is_none() => open.answered = Some(at),
             _ => self.complete(task, at),
         }
+    }
+
+    /// Opens a job of `task` at the time `at`, at which its line was written. The job was due at `release`.
+    ///
+    /// A line that waits for the previous job counts as written when that job is complete. If it is written later, its writer was held up.
+    pub(super) fn open_by_line(&mut self, task: usize, at: Ns, release: Ns) {
+        self.open(task, at, release);
+        let Some(watched) = &mut self.watched[task] else { return };
+        let possible = release.max(watched.completed);
+        watched.open.iter_mut().for_each(|open| open.held_up = at.0.saturating_sub(possible.0));
     }
 
     /// Opens a job of `task` at the time `at`. The job was released at `release`.
@@ -444,6 +454,25 @@ mod tests {
         fixture.event(403_000, EventKind::Runtime { thread: 11, time: Ns(2000) }).switch(403_000, 11, Asleep, 44);
         fixture.event(404_000, EventKind::Runtime { thread: 44, time: Ns(1000) }).switch(404_000, 44, Asleep, 0);
         assert_eq!(steal_times(&mut fixture), [(0, 60_000, 0), (1, 60_000, 102_000)]);
+    }
+
+    #[test]
+    fn a_line_that_waits_for_the_writer_and_not_for_the_previous_job_was_held_up() {
+        let mut fixture = Fixture::new(Jobs::Line);
+        fixture.switch(900, 11, Asleep, 0).fact(2000, Observed::Released(0, Ns(2000))).wake(2010, 11);
+        // The job is complete at 2100. The writer reads the answer at 8000, and writes then the line that was due at 4000.
+        fixture.switch(2010, 0, Preempted, 11).switch(2100, 11, Asleep, 0).fact(8000, Observed::Answered(0));
+        fixture.fact(8010, Observed::Released(0, Ns(4000))).wake(8015, 11).switch(8020, 0, Preempted, 11);
+        fixture.switch(8100, 11, Asleep, 0).fact(8110, Observed::Answered(0));
+        // The next line waits for its previous job, which is complete at 10 500.
+        fixture.fact(9000, Observed::Released(0, Ns(9000))).wake(9010, 11).switch(9010, 0, Preempted, 11);
+        fixture.switch(10_500, 11, Asleep, 0).fact(10_510, Observed::Answered(0));
+        fixture.fact(10_520, Observed::Released(0, Ns(10_000))).wake(10_530, 11).switch(10_530, 0, Preempted, 11);
+        fixture.switch(10_600, 11, Asleep, 0).fact(10_610, Observed::Answered(0));
+        let mut jobs = Vec::new();
+        fixture.0.take(&mut jobs);
+        let rows: Vec<_> = jobs.iter().map(|job| (job.release.0, job.response().0, job.steal_time.0)).collect();
+        assert_eq!(rows, [(1000, 100, 0), (3000, 4100, 4010), (8000, 1500, 0), (9000, 600, 20)]);
     }
 
     #[test]
