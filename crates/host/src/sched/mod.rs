@@ -50,7 +50,12 @@ pub enum EventKind {
         /// The counters of the CPU; a default reading if the source has no counters.
         reading: GroupReading,
     },
-    /// A sleeping thread was made runnable.
+    /// A thread is about to be made runnable. This comes from the CPU that wakes it, and may come before the thread has left its own CPU.
+    Waking {
+        /// The thread.
+        thread: i32,
+    },
+    /// A sleeping thread was made runnable. This may come from its own CPU, once that CPU serves the interrupt by which another one asks for it.
     Wakeup {
         /// The thread.
         thread: i32,

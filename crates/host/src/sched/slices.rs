@@ -98,7 +98,7 @@ impl Splitter {
                 }
             }
             EventKind::Named { thread, name } => drop(self.names.insert(thread, name)),
-            EventKind::Wakeup { .. } | EventKind::Runtime { .. } => {}
+            EventKind::Waking { .. } | EventKind::Wakeup { .. } | EventKind::Runtime { .. } => {}
             _ if !self.cpus.contains(&cpu) => {}
             EventKind::Lost { records } => self.gap(Gap { cpu, end: at, lost: Some(records) }, entries),
             EventKind::Poll { reading } => {

@@ -31,6 +31,7 @@ const INSTANCE: &str = "isochrome-";
 /// Numbers of the events that are read, with the offsets of their fields.
 struct Layout {
     switch: [usize; 5],
+    waking: [usize; 2],
     wakeup: [usize; 2],
     ran: [usize; 3],
     fork: [usize; 3],
@@ -65,7 +66,7 @@ impl Layout {
         Ok(Layout {
             // The state is a long, which is read as on 64-bit kernels.
             switch: array(fields(events, "sched_switch", ["prev_pid", "prev_state", "next_pid", "next_comm"])?),
-            // sched_waking is not used, because it can come before the switch by which the thread went to sleep.
+            waking: array(fields(events, "sched_waking", ["pid"])?),
             wakeup: array(fields(events, "sched_wakeup", ["pid"])?),
             ran: array(fields(events, "sched_stat_runtime", ["pid", "runtime"])?),
             fork: array(fields(events, "sched_process_fork", ["parent_pid", "child_pid"])?),
@@ -86,6 +87,7 @@ impl Layout {
                 reading: GroupReading::default(),
                 to_name: ThreadName(bytes.get(self.switch[4]..self.switch[4] + 16)?.try_into().ok()?),
             }),
+            _ if id == self.waking[0] => Some(EventKind::Waking { thread: number(self.waking[1])? }),
             _ if id == self.wakeup[0] => Some(EventKind::Wakeup { thread: number(self.wakeup[1])? }),
             _ if id == self.ran[0] => {
                 Some(EventKind::Runtime { thread: number(self.ran[1])?, time: Ns(long(self.ran[2])?) })
@@ -217,7 +219,7 @@ impl Tracefs {
             off: Vec::new(),
             rings: Vec::new(),
             // The layout is replaced below. The instance is removed even if reading the layout fails.
-            layout: Layout { switch: [0; 5], wakeup: [0; 2], ran: [0; 3], fork: [0; 3] },
+            layout: Layout { switch: [0; 5], waking: [0; 2], wakeup: [0; 2], ran: [0; 3], fork: [0; 3] },
             page: vec![0; 1 << 16],
             lost: 0,
             _mount: mount,
@@ -285,7 +287,8 @@ impl Source for Tracefs {
         // Any CPU may account the time.
         let accounted = here.chain(those("pid")).chain(others.iter().map(|thread| format!("pid == {thread}")));
         for (event, any) in [
-            ("sched_wakeup", those("pid").collect::<Vec<_>>()),
+            ("sched_waking", those("pid").collect::<Vec<_>>()),
+            ("sched_wakeup", those("pid").collect()),
             ("sched_process_fork", those("parent_pid").collect()),
             ("sched_stat_runtime", accounted.collect()),
         ] {

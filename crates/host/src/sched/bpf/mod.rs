@@ -34,6 +34,7 @@ const THREADS_MAX: u32 = 1 << 14;
 
 /// Tracepoints, each with its arguments: true for a pointer.
 const SWITCH: (&str, &[bool]) = ("sched_switch", &[false, true, true, false]);
+const WAKING: (&str, &[bool]) = ("sched_waking", &[true]);
 const WAKEUP: (&str, &[bool]) = ("sched_wakeup", &[true]);
 const RUNTIME: (&str, &[bool]) = ("sched_stat_runtime", &[true, false]);
 const FORK: (&str, &[bool]) = ("sched_process_fork", &[true, true]);
@@ -183,7 +184,8 @@ impl Source for BpfEvents {
         }
         // The program of switches is attached from the beginning.
         if self.attached.len() == 1 && !threads.is_empty() {
-            self.attach_program(WAKEUP, program::wakeup)?;
+            self.attach_program(WAKING, |maps, layout| program::wakeup(maps, layout, kind::WAKING))?;
+            self.attach_program(WAKEUP, |maps, layout| program::wakeup(maps, layout, kind::WAKEUP))?;
             self.attach_program(FORK, |maps, layout| program::fork(maps, layout, false))?;
             self.attach_program(RUNTIME, program::runtime)?;
         }
@@ -231,6 +233,7 @@ fn parse(record: &[u8], counters: usize) -> Option<(SchedEvent, u32)> {
                 reading,
             }
         }
+        kind::WAKING => EventKind::Waking { thread },
         kind::WAKEUP => EventKind::Wakeup { thread },
         kind::RUNTIME => EventKind::Runtime { thread, time: Ns(value) },
         kind::FORK => EventKind::Fork { parent: thread, child: word(field::OTHER)? as i32 },
@@ -293,9 +296,10 @@ mod tests {
 
     #[test]
     fn other_records_tell_whom_they_concern() {
-        let kinds = [kind::WAKEUP, kind::RUNTIME, kind::FORK, 9]
+        let kinds = [kind::WAKING, kind::WAKEUP, kind::RUNTIME, kind::FORK, 9]
             .map(|kind| parse(&record(kind, [0, 7, 8, 0], 500), 0).map(|(event, _)| event.kind));
         let expected = [
+            Some(EventKind::Waking { thread: 7 }),
             Some(EventKind::Wakeup { thread: 7 }),
             Some(EventKind::Runtime { thread: 7, time: Ns(500) }),
             Some(EventKind::Fork { parent: 7, child: 8 }),

@@ -35,6 +35,7 @@ pub mod kind {
     pub const WAKEUP: u32 = 2;
     pub const RUNTIME: u32 = 3;
     pub const FORK: u32 = 4;
+    pub const WAKING: u32 = 5;
 }
 
 /// Bit in the map of CPUs: switches of the CPU are recorded. The other bits count records without room.
@@ -296,12 +297,12 @@ pub fn switch(maps: &Maps, layout: Layout) -> Vec<u64> {
     code.submit(end)
 }
 
-/// Returns the program for `sched_wakeup`. The argument is the thread that is woken.
-pub fn wakeup(maps: &Maps, layout: Layout) -> Vec<u64> {
+/// Returns the program for `sched_waking` or `sched_wakeup`, whose records are of this kind. The argument is the thread that is woken.
+pub fn wakeup(maps: &Maps, layout: Layout, kind: u32) -> Vec<u64> {
     let mut code = Code::default();
     let mut end = code.begin(maps);
     end.extend(code.unless_thread(maps, layout, 0, FOLLOWED));
-    code.reserve(maps, HEAD_BYTES, kind::WAKEUP);
+    code.reserve(maps, HEAD_BYTES, kind);
     code.store_thread(layout, 0, field::THREAD);
     code.store_zero(&[field::OTHER, field::STATE], &[field::VALUE]);
     code.submit(end)

@@ -229,6 +229,25 @@ mod tests {
     }
 
     #[test]
+    fn what_an_idle_cpu_withholds_before_it_serves_the_interrupt_that_wakes_a_thread_is_steal_time() {
+        let mut steal_times = [Some(11_010), None].map(|waking| {
+            let mut fixture = Fixture::new(Jobs::Line);
+            fixture.switch(900, 11, Asleep, 0).fact(11_000, Observed::Released(0, Ns(11_000)));
+            // Another CPU writes the line. That this CPU shall wake the thread is known at once, that it does so 1.6 ms later.
+            if let Some(at) = waking {
+                fixture.event(at, EventKind::Waking { thread: 11 });
+            }
+            fixture.wake(1_611_010, 11).switch(1_611_020, 0, Preempted, 11).switch(1_621_020, 11, Asleep, 0);
+            fixture.fact(1_621_030, Observed::Answered(0));
+            let mut jobs = Vec::new();
+            fixture.0.take(&mut jobs);
+            (jobs[0].release.0, jobs[0].response().0, jobs[0].steal_time.0)
+        });
+        steal_times.sort_unstable();
+        assert_eq!(steal_times, [(10_000, 1_610_020, 0), (10_000, 1_610_020, 1_600_010)]);
+    }
+
+    #[test]
     fn steal_time_of_another_thread_or_of_an_idle_cpu_counts_for_the_job_that_waits() {
         let mut fixture = Fixture::new(Jobs::Line);
         let rows = |fixture: &mut Fixture| {

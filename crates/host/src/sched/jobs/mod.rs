@@ -163,6 +163,10 @@ impl JobTracker {
                 self.switch(at, cpu, from, reason, to, to_name);
             }
             Observed::Scheduler(_, EventKind::Runtime { thread, time }) => self.account(at, thread, time),
+            Observed::Scheduler(_, EventKind::Waking { thread }) => {
+                let watched = self.task_of(thread).and_then(|task| self.watched[task].as_mut());
+                watched.into_iter().for_each(|watched| watched.waking = Some(at));
+            }
             Observed::Scheduler(cpu, EventKind::Wakeup { thread }) => self.wake(at, cpu, thread),
             Observed::Scheduler(..) => {}
             Observed::Misses(thread, count) => {

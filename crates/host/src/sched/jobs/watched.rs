@@ -60,6 +60,8 @@ pub(super) struct Watched {
     pub(super) state: State,
     /// Time up to which the thread's time on the CPU has been added to the execution.
     pub(super) running_since: Ns,
+    /// Time since which the kernel has been waking the thread; `None` if that is not known, or the thread is awake.
+    pub(super) waking: Option<Ns>,
     pub(super) woken: Ns,
     /// Time of the last wake-up of the thread, if it was recorded on the thread's own CPU.
     pub(super) woken_here: Option<Ns>,
@@ -89,6 +91,7 @@ impl Watched {
             busy: None,
             state: State::Unknown,
             running_since: Ns(0),
+            waking: None,
             woken: Ns(0),
             woken_here: None,
             awake_since: Ns(0),
@@ -253,17 +256,20 @@ impl JobTracker {
     }
 
     /// Processes the wake-up of `thread`, which was recorded on `cpu`.
+    ///
+    /// The thread counts as woken since the kernel began to wake it, or since it slept if that was later. In between, its CPU may have been
+    /// withheld, so that it did not serve the interrupt by which another CPU asks it to wake the thread.
     pub(super) fn wake(&mut self, at: Ns, cpu: CpuId, thread: i32) {
         let Some(task) = self.task_of(thread) else { return };
         let Some(watched) = &mut self.watched[task] else { return };
-        if !matches!(watched.state, State::Asleep(_)) {
-            return;
-        }
+        let waking = watched.waking.take();
+        let State::Asleep(asleep) = watched.state else { return };
+        let since = waking.map_or(at, |waking| waking.max(asleep));
         watched.state = State::Awake;
-        (watched.woken, watched.awake_since) = (at, at);
-        watched.woken_here = (cpu == watched.cpu).then_some(at);
+        (watched.woken, watched.awake_since) = (since, since);
+        watched.woken_here = (cpu == watched.cpu).then_some(since);
         if watched.jobs == Jobs::Wakeup {
-            self.open(task, at, at);
+            self.open(task, at, since);
         }
     }
 
