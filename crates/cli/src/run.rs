@@ -1,6 +1,7 @@
 //! `isochrome run`: runs the programs of a plan together and checks every job against its bound.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use isochrome_host::color::ledger::Owner;
 use isochrome_host::coloring::Coloring;
 use isochrome_host::counters::events::Event;
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::partition::resctrl;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::process::{KERNELS, Pid};
@@ -16,12 +18,13 @@ use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{RecolorError, Report};
 use isochrome_host::run::blocks::{self, Block};
 use isochrome_host::run::engine::{self, Hooks, OnViolation, Outcome, Request};
+use isochrome_host::run::gaps;
 use isochrome_host::run::marks::RING_NAME;
 use isochrome_host::run::planned::{self, PlanMismatch, Planned};
 use isochrome_host::run::recording::{BlockRecord, JOBS, Recorder};
 use isochrome_host::runtime;
 use isochrome_host::sched::slices::proved_events;
-use isochrome_model::evidence::{Evidence, RawFile};
+use isochrome_model::evidence::{Evidence, RawFile, format};
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
 use isochrome_model::running::{Conclusion, Failure, Placement, Run, Setting};
@@ -85,11 +88,12 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         reserved,
         level: programs.level,
         duration: outcome.duration,
-        tasks: recorder.outcomes(&outcome),
+        tasks: recorder.outcomes(&planned, &outcome),
         violations: outcome.violations,
         failures: outcome.failures,
         overhead: outcome.overhead,
         steal_time: outcome.steal_time,
+        gaps: outcome.gaps,
         settings: outcome.settings,
         costs: plan.costs,
         contradicted: plan.contradicted.clone().filter(|_| bounds_count),
@@ -317,7 +321,16 @@ fn run_blocks(
             eprintln!("block {} of {count}, {kind}", number + 1);
         }
         let means = if partitioned { means } else { &Means::default() };
-        let outcome = one_block(request, means, &mut recorder.block(number, partitioned))?;
+        let mut outcome = one_block(request, means, &mut recorder.block(number, partitioned))?;
+        if partitioned && recorder.accuses() && Sysfs::system().is_virtual() && !outcome.interrupted {
+            let length = gaps::watch_length(outcome.duration);
+            let text = format::nanoseconds(length.0 as f64);
+            eprintln!(
+                "jobs exceeded limits: watching the CPUs for {text}, in case the hypervisor withholds them without a report"
+            );
+            let cpus: BTreeSet<CpuId> = request.programs.iter().map(|planned| planned.cpu).collect();
+            outcome.gaps = gaps::watch(&cpus.into_iter().collect::<Vec<_>>(), length);
+        }
         if !partitioned && !outcome.failures.is_empty() {
             eprintln!("without partitions: {:?}", outcome.failures);
         }

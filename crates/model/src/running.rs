@@ -9,6 +9,7 @@ mod conclusion;
 mod conditions;
 #[cfg(test)]
 mod fixture;
+mod gaps;
 mod job;
 mod observed;
 mod outcome;
@@ -33,6 +34,7 @@ use crate::units::{Bytes, CpuId, Ns};
 pub use comparison::{Comparison, Difference, Side, TaskComparison, Window};
 pub use conclusion::{Conclusion, Reason};
 pub use conditions::{Overhead, Reserved, Setting};
+pub use gaps::{ACCUSED_WRONGLY, GapComparison, GapCount, UnreportedGaps};
 pub use job::JobRecord;
 pub use observed::{Envelope, Observed, ValueRange};
 pub use outcome::{BlockPlacement, CpuInterval, Failure, Placement, TaskOutcome, Utilization, Violation};
@@ -153,6 +155,30 @@ impl Requirement {
         };
         response <= allowed
     }
+
+    /// Returns the shortest gap that nobody reports with which `job` would not exceed `limit`.
+    ///
+    /// For an execution time this is what exceeds the budget. For a response time it is what the replay of the recurrence, as in
+    /// [`is_excused`](Self::is_excused), needs in addition to the job's steal time.
+    pub fn needed_gap(&self, limit: Limit, job: &JobRecord) -> Ns {
+        if limit == Limit::Budget {
+            return Ns(job.execution.0.saturating_sub(self.budget.unwrap_or_default().0));
+        }
+        let with = |gap: u64| JobRecord {
+            steal_time: Ns(job.steal_time.0.saturating_add(gap)),
+            steals: job.steals.saturating_add(1),
+            ..*job
+        };
+        let (mut short, mut long) = (0, job.response().0);
+        while long - short > 1 {
+            let middle = short + (long - short) / 2;
+            match self.is_excused(limit, &with(middle)) {
+                true => long = middle,
+                false => short = middle,
+            }
+        }
+        Ns(long)
+    }
 }
 
 /// A limit that no job may exceed.
@@ -207,6 +233,9 @@ pub struct Run {
     /// Steal time of the CPUs of the tasks, to the resolution of the kernel's count.
     #[serde(alias = "stolen")]
     pub steal_time: Ns,
+    /// Gaps that nobody reports, by CPU; empty if the clock was not watched for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<UnreportedGaps>,
     /// Settings of the machine, with their values before, during and after the run.
     pub settings: Vec<Setting>,
     /// The measured costs that the bounds charge.

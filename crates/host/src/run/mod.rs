@@ -3,6 +3,7 @@
 pub mod blocks;
 pub mod engine;
 mod error;
+pub mod gaps;
 pub mod marks;
 pub mod messages;
 pub mod planned;

@@ -94,13 +94,20 @@ impl Recorder {
         Ok(RawFile { path: JOBS.to_owned(), sha256 })
     }
 
-    /// Returns the outcome of each task with a requirement when run as planned, with the placements and the releases of `ran`.
-    pub fn outcomes(&self, ran: &Outcome) -> Vec<TaskOutcome> {
+    /// Whether jobs exceeded a limit when run as planned, and steal time does not excuse them.
+    pub fn accuses(&self) -> bool {
         let [planned, _] = &self.tallies;
-        let tasks = planned.iter().zip(ran.placements.iter().zip(&ran.releases));
+        planned.iter().flatten().any(Tally::accuses)
+    }
+
+    /// Returns the outcome of each task with a requirement when run as planned, with the placements and the releases of `ran`.
+    pub fn outcomes(&self, programs: &[Planned], ran: &Outcome) -> Vec<TaskOutcome> {
+        let [planned, _] = &self.tallies;
+        let tasks = planned.iter().zip(programs).zip(ran.placements.iter().zip(&ran.releases));
         tasks
-            .filter_map(|(tally, (placements, releases))| {
-                let outcome = TaskOutcome { releases: Some(*releases), ..tally.as_ref()?.outcome() };
+            .filter_map(|((tally, program), (placements, releases))| {
+                let (cpu, releases) = (Some(program.cpu), Some(*releases));
+                let outcome = TaskOutcome { cpu, releases, ..tally.as_ref()?.outcome() };
                 Some(outcome.with_placements(placements.clone()))
             })
             .collect()

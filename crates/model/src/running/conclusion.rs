@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CONFIDENCE, EARLIER_JOBS_MIN, Failure, JOBS_WANTED, Limit, OFF_COLOR_MAX, Placement, Reserved, Run, SKIPPED_MAX,
-    TaskOutcome,
+    CONFIDENCE, EARLIER_JOBS_MIN, Failure, GapComparison, JOBS_WANTED, Limit, OFF_COLOR_MAX, Placement, Reserved, Run,
+    SKIPPED_MAX, TaskOutcome,
 };
 use crate::evidence::format;
 use crate::stats::exceedance_at;
@@ -52,6 +52,19 @@ pub enum Reason {
         jobs: u64,
         /// Number of all jobs of the task.
         of: u64,
+    },
+    /// Jobs exceeded a limit, and gaps of the CPU that nobody reports may have met them.
+    Gaps {
+        /// Name of the task.
+        task: String,
+        /// Limit that was exceeded.
+        limit: Limit,
+        /// Number of jobs that exceeded the limit without an excuse.
+        jobs: u64,
+        /// Number of all jobs of the task.
+        of: u64,
+        /// Comparison of the jobs with the gaps.
+        compared: GapComparison,
     },
     /// The task had too few jobs for a conclusion.
     TooFewJobs {
@@ -158,6 +171,15 @@ impl fmt::Display for Reason {
                     "{task}: {jobs} of {of} jobs exceeded the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
                 )
             }
+            Reason::Gaps { task, limit, jobs, of, compared } => write!(
+                f,
+                "{task}: {jobs} of {of} jobs exceeded the {limit}, by {} or more; afterwards its CPU, with nothing to do, stood still for as long {} times in {} without anybody's report, \
+                 so this need not be the task's doing (p = {:.2}); a longer run tells",
+                format::nanoseconds(compared.needed.0 as f64),
+                compared.seen,
+                format::nanoseconds(compared.watched.0 as f64),
+                compared.p
+            ),
             Reason::TooFewJobs { task, jobs } => write!(
                 f,
                 "{task}: {jobs} jobs allow the claim that one more exceeds the longest with a probability of at most {:.2}; {JOBS_WANTED} are required",
@@ -215,12 +237,17 @@ impl Run {
         for task in &self.tasks {
             let name = || task.requirement.name.clone();
             let limits = [
-                (Limit::Bound, task.bound_violations),
-                (Limit::Deadline, task.deadline_violations),
-                (Limit::Budget, task.budget_violations),
+                (Limit::Bound, &task.bound_violations),
+                (Limit::Deadline, &task.deadline_violations),
+                (Limit::Budget, &task.budget_violations),
             ];
             for (limit, violations) in limits {
-                if violations.own() > 0 {
+                if violations.own() > 0
+                    && let Some(compared) = self.met_by_gaps(task, limit)
+                {
+                    let (jobs, of) = (violations.own(), task.jobs);
+                    doubts.push(Reason::Gaps { task: name(), limit, jobs, of, compared });
+                } else if violations.own() > 0 {
                     violated.push(Reason::Violated { task: name(), limit, jobs: violations.own(), of: task.jobs });
                 } else if violations.excused > 0 {
                     doubts.push(Reason::StealTime { task: name(), limit, jobs: violations.excused, of: task.jobs });

@@ -48,6 +48,7 @@ pub fn run(jobs: &[JobRecord]) -> Run {
         failures: Vec::new(),
         overhead: Overhead::default(),
         steal_time: Ns(0),
+        gaps: Vec::new(),
         settings: Vec::new(),
         costs: None,
         contradicted: None,

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::GapCount;
 use crate::stats::{HighWaterMark, nearest_rank};
 use crate::units::Ns;
 
@@ -86,7 +87,18 @@ impl Spread {
         ((rest + 1) << shift).wrapping_sub(1)
     }
 
-    fn push(&mut self, value: u64) {
+    /// Returns the smallest value that is counted at `index`.
+    fn bottom(index: usize) -> u64 {
+        index.checked_sub(1).map_or(0, |before| Self::top(before) + 1)
+    }
+
+    /// Returns how many values there are from each smallest one on, ascending.
+    pub(super) fn counts(&self) -> Vec<GapCount> {
+        let counted = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        counted.map(|(index, count)| GapCount { least: Ns(Self::bottom(index)), count: *count }).collect()
+    }
+
+    pub(super) fn push(&mut self, value: u64) {
         let index = Self::index(value);
         if index >= self.counts.len() {
             self.counts.resize(index + 1, 0);

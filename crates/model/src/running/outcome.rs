@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CONFIDENCE, Envelope, Limit, Misses, Observed, Releases, Requirement, ViolationCount, is_default};
 use crate::stats::exceedance_at;
-use crate::units::{Color, Ns};
+use crate::units::{Color, CpuId, Ns};
 
 /// Outcome of a task in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +40,9 @@ pub struct TaskOutcome {
     /// Number of jobs with steal time.
     #[serde(alias = "stolen_jobs")]
     pub jobs_with_steal: u64,
+    /// CPU of the task; `None` in evidence of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuId>,
     /// Account of the releases. `None` in evidence of earlier versions, which did not judge immovable pages either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub releases: Option<Releases>,

@@ -4,7 +4,7 @@ mod figures;
 
 use super::{
     CONFIDENCE, Comparison, Conclusion, Difference, JOBS_WANTED, Observed, Run, TaskComparison, TaskOutcome,
-    Utilization, Violation,
+    UnreportedGaps, Utilization, Violation,
 };
 use crate::evidence::figure::{Bar, Bars, Hue};
 use crate::evidence::format::{self, DASH};
@@ -76,7 +76,7 @@ const COLUMNS: [&str; 13] = [
 
 fn row(task: &TaskOutcome) -> Vec<String> {
     let requirement = &task.requirement;
-    let violations = |violations: super::ViolationCount| match violations.excused {
+    let violations = |violations: &super::ViolationCount| match violations.excused {
         0 => violations.jobs.to_string(),
         excused => format!("{} ({excused} excused by steal time)", violations.jobs),
     };
@@ -91,8 +91,8 @@ fn row(task: &TaskOutcome) -> Vec<String> {
         optional(task.response.map(|response| response.p99)),
         optional(task.response.map(|response| Ns(response.mean_ns as u64))),
         optional(mark(task.execution)),
-        violations(task.bound_violations),
-        violations(task.deadline_violations),
+        violations(&task.bound_violations),
+        violations(&task.deadline_violations),
         format::probability(task.exceedance()),
     ]
 }
@@ -223,12 +223,26 @@ fn conditions(run: &Run) -> Vec<String> {
         overhead.lost,
         overhead.releases()
     ));
+    remarks.extend(run.gaps.iter().map(gaps_text));
     remarks.extend(run.tasks.iter().filter_map(placement_text));
     remarks.extend(run.tasks.iter().filter_map(releases_text));
     let memory = run.memory.iter().filter(|(_, memory)| memory.0 > 0);
     remarks.extend(memory.map(|(name, memory)| format!("memory of {name}: {memory} of its own at most")));
     remarks.extend(run.inputs.iter().map(|input| format!("{}: SHA-256 {}", input.path, input.sha256)));
     remarks
+}
+
+/// Describes the gaps of a CPU that nobody reports.
+fn gaps_text(gaps: &UnreportedGaps) -> String {
+    let text = |length: Ns| format::nanoseconds(length.0 as f64);
+    let longest = gaps.gaps.last().map_or_else(String::new, |gap| format!(", the longest {}", text(gap.least)));
+    format!(
+        "CPU {} afterwards, watched for {}: {} gaps from {} on that nobody reports{longest}",
+        gaps.cpu.0,
+        text(gaps.watched),
+        format::grouped(gaps.gaps.iter().map(|gap| gap.count).sum()),
+        text(gaps.threshold)
+    )
 }
 
 /// Describes the worst placement of a task's memory; `None` if no placement was seen.
@@ -462,6 +476,7 @@ mod tests {
             failures: vec![Failure { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
             overhead: Overhead { events: 5, tool_cpu: Ns(1_000_000), elapsed: Ns(400_000_000), ..Overhead::default() },
             steal_time: Ns(0),
+            gaps: Vec::new(),
             settings: vec![Setting { name: "s".into(), before: "a".into(), during: "b".into(), after: "a".into() }],
             costs: None,
             contradicted: None,

@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::observed::{Envelope, Seen};
-use super::{JobRecord, Limit, Requirement, TaskOutcome};
+use super::observed::{Envelope, Seen, Spread};
+use super::{GapCount, JobRecord, Limit, Requirement, TaskOutcome};
 use crate::units::Ns;
 
 /// Number of jobs that exceeded a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ViolationCount {
     /// Number of jobs that exceeded the limit.
     pub jobs: u64,
@@ -16,6 +16,9 @@ pub struct ViolationCount {
     /// ([`Requirement::is_excused`]).
     #[serde(alias = "stolen")]
     pub excused: u64,
+    /// The gaps that nobody reports which the other jobs would have needed not to exceed the limit ([`Requirement::needed_gap`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needed: Vec<GapCount>,
 }
 
 impl ViolationCount {
@@ -43,6 +46,7 @@ pub struct Tally {
     responses: Envelope,
     misses: Option<Misses>,
     violations: [ViolationCount; 3],
+    needed: [Spread; 3],
     preemptions: u64,
     jobs_with_steal: u64,
 }
@@ -51,14 +55,14 @@ impl Tally {
     /// Creates a tally without jobs.
     pub fn new(requirement: Requirement) -> Tally {
         let none = Seen::default;
-        let violations = [ViolationCount::default(); 3];
         Tally {
             requirement,
             response: none(),
             execution: none(),
             responses: Envelope::default(),
             misses: None,
-            violations,
+            violations: Default::default(),
+            needed: Default::default(),
             preemptions: 0,
             jobs_with_steal: 0,
         }
@@ -88,13 +92,24 @@ impl Tally {
             let violations = &mut self.violations[limit as usize];
             violations.jobs += 1;
             violations.excused += u64::from(excused);
+            if !excused {
+                self.needed[limit as usize].push(self.requirement.needed_gap(limit, job).0);
+            }
         }
         limits
     }
 
-    /// Returns the outcome of the task, without its releases and placements.
+    /// Whether jobs exceeded a limit that steal time does not excuse.
+    pub fn accuses(&self) -> bool {
+        self.violations.iter().any(|violations| violations.own() > 0)
+    }
+
+    /// Returns the outcome of the task, without its CPU, releases and placements.
     pub fn outcome(&self) -> TaskOutcome {
-        let violations = |limit: Limit| self.violations[limit as usize];
+        let violations = |limit: Limit| ViolationCount {
+            needed: self.needed[limit as usize].counts(),
+            ..self.violations[limit as usize].clone()
+        };
         TaskOutcome {
             requirement: self.requirement.clone(),
             jobs: self.response.spread.n,
@@ -107,6 +122,7 @@ impl Tally {
             budget_violations: violations(Limit::Budget),
             preemptions: self.preemptions,
             jobs_with_steal: self.jobs_with_steal,
+            cpu: None,
             releases: None,
             placement: None,
             placements: Vec::new(),
