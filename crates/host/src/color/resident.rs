@@ -183,6 +183,7 @@ sys.stdin.read()
     fn memory_of_every_kind_is_counted_and_adds_up_to_what_the_kernel_says() {
         use std::io::BufRead;
         use std::process::{Command, Stdio};
+        use std::time::{Duration, Instant};
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("python3");
         command.args(["-c", MAPPER]).arg(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -190,6 +191,12 @@ sys.stdin.read()
         let mut line = String::new();
         io::BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
+        // Until it waits for its input, the program may touch more memory.
+        let status = || fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let begin = Instant::now();
+        while !status().contains("State:\tS") && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let (mut residence, mut in_folder) = (Residence::default(), Residence::default());
         for mapping in seen_mappings(child.id()).unwrap() {
             residence.add(mapping.kind, &mapping.pages);

@@ -51,9 +51,7 @@ fn headline(run: &Run) -> (Option<Standing>, String, String) {
     let (standing, sentence) = match conclusion {
         Conclusion::Holds => (Standing::Holds, "Every job stayed within its bound and its deadline."),
         Conclusion::Violated => (Standing::Violated, "Not every job met its requirements."),
-        Conclusion::Inconclusive => {
-            (Standing::Inconclusive, "No requirement was seen violated, but this run cannot say that they hold.")
-        }
+        Conclusion::Inconclusive => (Standing::Inconclusive, "This run cannot tell whether the requirements hold."),
     };
     (Some(standing), sentence.to_owned(), basis)
 }
