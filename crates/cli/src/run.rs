@@ -27,7 +27,7 @@ use isochrome_host::sched::slices::proved_events;
 use isochrome_model::evidence::{Evidence, RawFile, format};
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
-use isochrome_model::running::{Conclusion, Failure, Placement, Run, Setting};
+use isochrome_model::running::{Conclusion, Failure, Placement, Run, Setting, UnreportedGaps};
 use isochrome_model::stats::blocks_needed;
 use isochrome_model::taskset::programs::{Partitioning, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
@@ -81,6 +81,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     inputs.extend(executables(programs));
     // By deadlines nobody is checked against the bounds of the plan, so what these rest on does not matter.
     let bounds_count = reserved.is_empty();
+    let gaps = unreported_gaps(&recorder, &planned, &outcome);
     let recorded = Run {
         cpus: programs.cpus.clone(),
         partitioned: programs.method != Partitioning::None,
@@ -93,7 +94,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         failures: outcome.failures,
         overhead: outcome.overhead,
         steal_time: outcome.steal_time,
-        gaps: outcome.gaps,
+        gaps,
         settings: outcome.settings,
         costs: plan.costs,
         contradicted: plan.contradicted.clone().filter(|_| bounds_count),
@@ -321,22 +322,28 @@ fn run_blocks(
             eprintln!("block {} of {count}, {kind}", number + 1);
         }
         let means = if partitioned { means } else { &Means::default() };
-        let mut outcome = one_block(request, means, &mut recorder.block(number, partitioned))?;
-        if partitioned && recorder.accuses() && Sysfs::system().is_virtual() && !outcome.interrupted {
-            let length = gaps::watch_length(outcome.duration);
-            let text = format::nanoseconds(length.0 as f64);
-            eprintln!(
-                "jobs exceeded limits: watching the CPUs for {text}, in case the hypervisor withholds them without a report"
-            );
-            let cpus: BTreeSet<CpuId> = request.programs.iter().map(|planned| planned.cpu).collect();
-            outcome.gaps = gaps::watch(&cpus.into_iter().collect::<Vec<_>>(), length);
-        }
+        let outcome = one_block(request, means, &mut recorder.block(number, partitioned))?;
         if !partitioned && !outcome.failures.is_empty() {
             eprintln!("without partitions: {:?}", outcome.failures);
         }
         anyhow::Ok(outcome)
     })?;
     Ok((sum.context("interrupted before anything was run as planned")?, done))
+}
+
+/// Watches the CPUs of the programs for gaps that nobody reports, if jobs exceeded limits that steal time does not excuse. Without a hypervisor
+/// there is nobody who could cause such gaps.
+fn unreported_gaps(recorder: &Recorder, programs: &[Planned], outcome: &Outcome) -> Vec<UnreportedGaps> {
+    if outcome.interrupted || !recorder.accuses() || !Sysfs::system().is_virtual() {
+        return Vec::new();
+    }
+    let length = gaps::watch_length(outcome.duration);
+    let text = format::nanoseconds(length.0 as f64);
+    eprintln!(
+        "jobs exceeded limits: watching the CPUs for {text}, in case the hypervisor withholds them without a report"
+    );
+    let cpus: BTreeSet<CpuId> = programs.iter().map(|planned| planned.cpu).collect();
+    gaps::watch(&cpus.into_iter().collect::<Vec<_>>(), length)
 }
 
 /// Runs the programs for one block, and returns the outcome.

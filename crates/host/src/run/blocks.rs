@@ -75,7 +75,6 @@ impl Outcome {
             failures,
             overhead,
             steal_time,
-            gaps,
             duration,
             settings,
             memory,
@@ -93,12 +92,6 @@ impl Outcome {
         self.notes.extend(notes);
         self.overhead.add(&overhead);
         self.steal_time.0 += steal_time.0;
-        for more in gaps {
-            match self.gaps.iter_mut().find(|gaps| gaps.cpu == more.cpu) {
-                Some(gaps) => gaps.add(&more),
-                None => self.gaps.push(more),
-            }
-        }
         self.duration.0 += duration.0;
         self.settings = settings;
         for ((_, most), (_, memory)) in self.memory.iter_mut().zip(memory) {

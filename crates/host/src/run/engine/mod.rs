@@ -15,9 +15,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use isochrome_model::running::{
-    BlockPlacement, Failure, JobRecord, Overhead, Placement, Releases, Setting, UnreportedGaps, Violation,
-};
+use isochrome_model::running::{BlockPlacement, Failure, JobRecord, Overhead, Placement, Releases, Setting, Violation};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 
 use self::session::Session;
@@ -101,8 +99,6 @@ pub struct Outcome {
     pub overhead: Overhead,
     /// Steal time of the CPUs of the tasks.
     pub steal_time: Ns,
-    /// Gaps of these CPUs that nobody reports, as seen after the run ([`gaps`](super::gaps)); empty if nobody watched for them.
-    pub gaps: Vec<UnreportedGaps>,
     /// Time from the first release to the end of the run.
     pub duration: Ns,
     /// Settings that the run changed or depended on, with their values before, during and after the run.
@@ -171,7 +167,6 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
         failures,
         overhead,
         steal_time,
-        gaps: Vec::new(),
         duration,
         settings,
         memory,
