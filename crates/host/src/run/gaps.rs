@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_what_the_kernel_accounts_to_a_thread_that_does_nothing() {
-        // A preemption of 300 us, a gap of 80 us, an interrupt of 3 us, and a gap of 200 us of which 150 were stolen and are reported.
+        // A preemption of 300 us, a gap of 80 us, an interrupt of 3 us, and a gap of 200 us of which 150 were withheld and reported.
         let events = [(1000, 300_000, 0), (2000, 80_000, 80_000), (3000, 3000, 3000), (4000, 200_000, 50_000)];
         let (watched, gaps) = read_with(&events, 1_000_000);
         assert_eq!(gaps, [Ns(80_000), Ns(50_000)]);
