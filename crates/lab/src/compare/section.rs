@@ -140,10 +140,13 @@ fn headline(measured: &Compared) -> (Option<Standing>, String, String) {
     let victim = &measured.victim.name;
     let (statistic, own) = (measured.statistic.name(), measured.victim.colors.len());
     let blocks = measured.effect.map_or(0, |effect| effect.blocks);
+    let corrected = match measured.looks.len() {
+        0 | 1 => String::new(),
+        looks => format!(", corrected for {looks} looks"),
+    };
     let basis = format!(
         "{blocks} blocks of four windows in random order, all pages moved before each window; p by all other orders that \
-         could have been drawn, corrected for {} looks. The experiment ended because {}.",
-        measured.looks.len().max(1),
+         could have been drawn{corrected}. The experiment ended because {}.",
         measured.ended
     );
     let Some(effect) = measured.effect else {
