@@ -182,12 +182,17 @@ pub fn ending(fixture: &Fixture) -> Outcome {
     let mut cut_short = 0;
     for _ in 0..rounds() {
         let mut target = fixture.target("alone")?;
-        let mut recolor =
-            fixture.recolor(target.pid(), "0-3").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let recolor =
+            fixture.recolor(target.pid(), "0-3").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(rng.u64(0..400)));
         target.process.kill().unwrap();
-        cut_short += u32::from(!recolor.wait().unwrap().success());
-        assert_eq!(journals(fixture), Vec::<String>::new());
+        let killed = Instant::now();
+        let ended = recolor.wait_with_output().unwrap();
+        let (said, waited) = (String::from_utf8_lossy(&ended.stderr), killed.elapsed());
+        // What a dead process would be waited for must not be its system call, for which there is a minute.
+        assert!(waited < Duration::from_secs(10), "the tool ended {waited:?} after the program: {said}");
+        cut_short += u32::from(!ended.status.success());
+        assert_eq!(journals(fixture), Vec::<String>::new(), "{said}");
     }
     println!("{cut_short} of {} recolorings were cut short", rounds());
     Ok(())

@@ -18,6 +18,7 @@ mod error;
 mod exclusive;
 mod hold;
 pub mod lock;
+mod mover;
 mod page_map;
 mod pool;
 mod remote;
@@ -248,7 +249,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     let doubtful = if wanted.known.has_unchecked_palette() { classified.on_color.len() } else { 0 };
     let off_color = classified.off_color.len();
     let mut area = ScratchArea::new(pid, &regions, (off_color, off_color + doubtful), wanted, limits)?;
-    let mut pool = Pool::new(area.layout.pool);
+    let mut pool = Pool::default();
     let mut pauses = Vec::new();
     draw_frames(pid, &regions, wanted, limits, (&mut area, &mut pool), &mut classified, &mut pauses)?;
     if pool.slots.is_empty() {
@@ -290,8 +291,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         report.moved -= 1;
         report.leave("waits for a frame of the colors");
     }
-    area.remove(pool.end, &mut pauses)?;
-    let touched = Bytes(pool.end - area.layout.pool);
+    area.remove(&mut pauses)?;
+    let touched = Bytes(area.touched - area.layout.pool);
     let waiting = classified.off_color.len() - pages.len();
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
@@ -307,21 +308,20 @@ fn draw_frames(
     pauses: &mut Vec<u64>,
 ) -> Result<(), RecolorError> {
     // All touched memory is kept until the last draw, because the kernel hands out freed frames again at once.
-    while let Some(draw) = pool.next_draw(classified, wanted, area.left(pool.end, classified.off_color.len(), wanted)) {
+    while let Some(draw) = pool.next_draw(classified, wanted, area.untouched(classified.off_color.len(), wanted)) {
         claim::give_way(pid, limits)?;
-        let start = pool.end;
-        pool.end += draw.bytes;
+        let start = area.touched;
         match draw.huge {
-            Some(huge) => area.touch_huge(start, draw.bytes, huge, pauses)?,
-            None => area.touch(start, draw.bytes, pauses)?,
+            Some(huge) => area.touch_huge(draw.bytes, huge, pauses)?,
+            None => area.touch(draw.bytes, pauses)?,
         }
-        let pages = touched_pages(pid, start, pool.end)?;
+        let pages = touched_pages(pid, start, area.touched)?;
         let contradictions = wanted.known.contradictions();
         pool.find(wanted, area, pages, pauses)?;
         if wanted.known.contradictions() != contradictions {
             // The palette also determined colors of the program's pages, so these are classified again.
             *classified = inspect_pages(pid, regions, wanted)?.1;
-            let pages = pid.page_map()?.resident(area.layout.pool, pool.end)?;
+            let pages = pid.page_map()?.resident(area.layout.pool, area.touched)?;
             pool.retain(pid, wanted, &pages);
         }
     }
@@ -525,7 +525,6 @@ impl<'a> Asking<'a> {
     }
 
     fn end(mut self, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
-        let end = self.area.layout.pool;
-        self.area.remove(end, pauses)
+        self.area.remove(pauses)
     }
 }

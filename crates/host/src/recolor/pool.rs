@@ -10,12 +10,11 @@ use crate::color::tester::Effort;
 use crate::machine::sysfs::Sysfs;
 use crate::sys::memory::page_bytes;
 
-/// Memory that was touched to find frames.
+/// Frames that were found in the touched memory.
+#[derive(Default)]
 pub struct Pool {
     /// Pages of allowed colors, in ascending order: the address, and the index of the color among those allowed.
     pub slots: Vec<(u64, usize)>,
-    /// First address behind the last page touched.
-    pub end: u64,
     /// Number of frames found in the last draw, and the number expected if colors were evenly distributed; `None` before the first draw.
     last: Option<(usize, usize)>,
 }
@@ -51,11 +50,6 @@ impl Lacking {
 }
 
 impl Pool {
-    /// Returns an empty pool that begins at the address `start`.
-    pub fn new(start: u64) -> Pool {
-        Pool { slots: Vec::new(), end: start, last: None }
-    }
-
     /// Returns the memory to touch next, at most the `left` bytes that may still be touched; `None` if nothing is needed or left.
     ///
     /// The first draw covers only a part of what is needed.
@@ -220,7 +214,7 @@ mod tests {
         let page = page_bytes() as u64;
         // No slot has a neighbor, and each of 32 mappings has one page.
         let found = (0..64).map(|n| (2 * n * page, (n % 8) as usize));
-        let pool = Pool { slots: found.collect(), ..Pool::new(128 * page) };
+        let pool = Pool { slots: found.collect(), ..Pool::default() };
         let mut classified = Classified {
             reports: Vec::new(),
             off_color: (0..32).map(|n| OffColorPage { region: n, address: 2 * n as u64 * page }).collect(),
@@ -237,7 +231,7 @@ mod tests {
         let page = page_bytes() as u64;
         // Of 16 colors the first four are allowed. The frame of page 33 is missing, which interrupts a run of neighbors.
         let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| (n * page, (n % 16) as usize));
-        let pool = Pool { slots: found.collect(), ..Pool::new(400 * page) };
+        let pool = Pool { slots: found.collect(), ..Pool::default() };
         let off_color = |n| OffColorPage { region: 0, address: n * page };
         let mut classified = Classified {
             reports: Vec::new(),

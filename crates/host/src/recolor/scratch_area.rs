@@ -10,6 +10,7 @@ use isochrome_model::units::Bytes;
 use super::calls::{REFERENCE_MAPPED, REFERENCE_OPENED};
 use super::error::RecolorError;
 use super::hold::{Hold, Journal, Pace};
+use super::mover::Means;
 use super::remote;
 use super::wanted::{Limits, Wanted};
 use crate::color::ColorError;
@@ -25,7 +26,7 @@ const AHEAD: Bytes = Bytes(4 << 20);
 /// Most helpers that work at the same time.
 const HELPERS: u64 = 4;
 
-/// Size of the table of a helper that touches memory or gives it back, with the helper's stack, in bytes.
+/// Size of a table of advice, with the stack of a helper, in bytes. Each further helper has its stack at the end of as many bytes more.
 const SMALL_TABLE: u64 = 32 << 10;
 
 /// Size of the header of a table, in bytes.
@@ -33,11 +34,13 @@ pub const HEADER: u64 = size_of::<Table>() as u64;
 /// Size of a helper's stack, in bytes.
 const STACK: u64 = 64;
 
-/// Most entries of a small table.
+/// Most entries of a table of advice.
 const PORTIONS: u64 = (SMALL_TABLE - HEADER - STACK) / size_of::<Entry>() as u64;
 
 /// Bytes that a helper touches at a time. Meanwhile the program can neither map nor unmap memory, and the helper cannot be stopped.
-const PORTION: u64 = 1 << 20;
+///
+/// With pages of 4 KiB these are the bytes of one page table, so that two helpers seldom wait for the lock of a table.
+const PORTION: u64 = 2 << 20;
 
 /// Least number of mappings of a running program: text, data, stack and the kernel's mappings. A process with fewer is beginning a program.
 const MAPPINGS_AT_LEAST: usize = 5;
@@ -67,6 +70,12 @@ pub struct ScratchArea<'a> {
     pub reference: Option<&'a Reference>,
     /// Whether the area stays mapped while the process runs.
     pub left: bool,
+    /// How pages can be moved, as found out when the area was mapped for that.
+    pub means: Means,
+    /// End of the memory of the pool that was touched.
+    pub touched: u64,
+    /// Whether the touched memory was given back.
+    given_back: bool,
 }
 
 /// First addresses of the parts of a scratch area, in ascending order.
@@ -130,13 +139,14 @@ impl<'a> ScratchArea<'a> {
         let pool = scratch + RUN as u64 * page;
         let layout =
             Layout { code, reference: code + page, table, stack: saved, saved, scratch, pool, end: code + bytes };
-        Ok(ScratchArea { pid, layout, reference, left: false })
+        let means = Means { mover: None, advice: libc::MADV_DONTNEED as u64 };
+        Ok(ScratchArea { pid, layout, reference, left: false, means, touched: pool, given_back: false })
     }
 
-    /// Returns how much memory draws may still touch for `off_color` pages, in bytes. `touched`: end of the memory that was touched.
-    pub fn left(&self, touched: u64, off_color: usize, wanted: &Wanted) -> u64 {
+    /// Returns how much memory draws may still touch for `off_color` pages, in bytes.
+    pub fn untouched(&self, off_color: usize, wanted: &Wanted) -> u64 {
         let end = self.layout.end.min(self.layout.pool + drawn_bytes_max(off_color, wanted));
-        end.saturating_sub(touched) / page_bytes() as u64 * page_bytes() as u64
+        end.saturating_sub(self.touched) / page_bytes() as u64 * page_bytes() as u64
     }
 
     /// Returns the first address of the area and its length in bytes.
@@ -238,14 +248,18 @@ impl<'a> ScratchArea<'a> {
         hold.make_helper(self.layout.code, table, table + SMALL_TABLE, Pace::Calm)
     }
 
-    /// Lets helpers touch `bytes` of the pool from `start` on while the process runs. Maps the area first if it is not mapped yet, and leaves
-    /// it mapped. `pauses` gathers how long a thread stood still, in ns.
-    pub fn touch(&mut self, start: u64, bytes: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+    /// Lets helpers touch the next `bytes` of the pool while the process runs. Maps the area first if it is not mapped yet, and leaves it
+    /// mapped. `pauses` gathers how long a thread stood still, in ns.
+    pub fn touch(&mut self, bytes: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+        let start = self.touched;
+        self.touched += bytes;
         self.beside(pauses, |area, hold| area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE))
     }
 
     /// Does the same as [`touch`](Self::touch), in huge pages of `huge` bytes as far as the kernel has any, and then splits these.
-    pub fn touch_huge(&mut self, start: u64, bytes: u64, huge: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+    pub fn touch_huge(&mut self, bytes: u64, huge: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+        let start = self.touched;
+        self.touched += bytes;
         let touched = self.beside(pauses, |area, hold| {
             hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?.ok();
             hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();
@@ -269,7 +283,7 @@ impl<'a> ScratchArea<'a> {
     }
 
     /// Lets the helpers that `prepare` creates work in the process while it runs, and waits for them. Maps the area first if necessary.
-    fn beside(
+    pub fn beside(
         &mut self,
         pauses: &mut Vec<u64>,
         prepare: impl FnOnce(&ScratchArea, &mut Hold) -> Result<(), RecolorError>,
@@ -277,6 +291,7 @@ impl<'a> ScratchArea<'a> {
         let mut hold = Hold::one(self.pid, if self.left { self.range() } else { (0, 0) })?;
         if !std::mem::take(&mut self.left) {
             self.map(&mut hold)?;
+            self.find_means(&mut hold)?;
         }
         prepare(self, &mut hold)?;
         let (helpers, stop) = hold.leave()?;
@@ -286,10 +301,19 @@ impl<'a> ScratchArea<'a> {
         helpers.wait()
     }
 
-    /// Creates helpers that give back the touched memory from the scratch pages up to `end`.
-    pub fn give_back(&self, hold: &mut Hold, end: u64) -> Result<(), RecolorError> {
-        let scratch = self.layout.scratch;
-        self.advise(hold, scratch, end - scratch, libc::MADV_DONTNEED)
+    /// Creates helpers that give back the touched memory, if it is so much that unmapping it would take long. Threads of the program that
+    /// map memory meanwhile would wait.
+    pub fn give_back(&mut self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let (start, end) = (self.layout.scratch, self.touched);
+        if !self.has_much_to_give_back() {
+            return Ok(());
+        }
+        self.given_back = true;
+        self.advise(hold, start, end - start, libc::MADV_DONTNEED)
+    }
+
+    fn has_much_to_give_back(&self) -> bool {
+        !self.given_back && self.touched - self.layout.pool > AHEAD.0
     }
 
     /// Creates a helper that splits the huge pages at the addresses `blocks`. The kernel splits a huge page when it gets advice about a
@@ -297,44 +321,39 @@ impl<'a> ScratchArea<'a> {
     pub fn split(&self, hold: &mut Hold, blocks: &[u64]) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
         let parts = blocks.iter().map(|block| (*block, page)).take(self.entries());
-        self.adviser(hold, self.layout.table, self.layout.stack, parts, libc::MADV_COLD)
+        self.write_advice(hold, parts, libc::MADV_COLD)?;
+        self.make_adviser(hold, self.layout.stack)
     }
 
     /// Creates helpers that give the kernel advice (madvise(2)) about `bytes` from `start` on.
     ///
-    /// Each helper works through the whole range, every second one backwards, and finds little to do where another helper has been. So a
-    /// helper whose CPU is busy with other programs does not keep the others waiting.
+    /// The helpers share one table, and each takes the next portion that nobody has begun. So a helper whose CPU is busy with other programs
+    /// keeps the others waiting for at most one portion.
     fn advise(&self, hold: &mut Hold, start: u64, bytes: u64, advice: libc::c_int) -> Result<(), RecolorError> {
         let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(hold.cpus() as u64));
-        let portion = bytes.div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
-        let count = bytes.div_ceil(portion);
-        for helper in 0..helpers {
-            let portions = portion_order(count, helper, helpers)
-                .map(|number| (start + number * portion, portion.min(bytes - number * portion)));
-            let table = self.layout.table + helper * SMALL_TABLE;
-            self.adviser(hold, table, table + SMALL_TABLE, portions, advice)?;
-        }
-        Ok(())
+        self.write_advice(hold, portions(start, bytes), advice)?;
+        (1..=helpers).try_for_each(|helper| self.make_adviser(hold, self.layout.table + helper * SMALL_TABLE))
     }
 
-    /// Creates a helper that gives the kernel advice (madvise(2)) about the ranges `about`, each an address and a length in bytes.
-    /// `table`: the address where its table begins; `stack`: the address where its stack ends.
-    fn adviser(
+    /// Writes a table of advice (madvise(2)) about the ranges `about`, each an address and a length in bytes.
+    fn write_advice(
         &self,
-        hold: &mut Hold,
-        table: u64,
-        stack: u64,
+        hold: &Hold,
         about: impl Iterator<Item = (u64, u64)>,
         advice: libc::c_int,
     ) -> Result<(), RecolorError> {
         let entry =
             |(page, slot)| Entry { page, slot, method: MoveMethod::Advise as u32, run: advice as u32, status: 0 };
         let entries: Vec<Entry> = about.map(entry).collect();
-        let header = Table { entries: table + HEADER, count: entries.len() as u64, ..self.header() };
+        let header = Table { count: entries.len() as u64, ..self.header() };
         let mut text = agent::bytes_of(&header).to_vec();
         entries.iter().for_each(|entry| text.extend_from_slice(agent::bytes_of(entry)));
-        hold.write(&text, table)?;
-        hold.make_helper(self.layout.code, table, stack, Pace::Calm)
+        hold.write(&text, self.layout.table)
+    }
+
+    /// Creates a helper that works off the table of advice. `stack`: the address where its stack ends.
+    fn make_adviser(&self, hold: &mut Hold, stack: u64) -> Result<(), RecolorError> {
+        hold.make_helper(self.layout.code, self.layout.table, stack, Pace::Calm)
     }
 
     /// Returns the header of a table without entries and without a userfaultfd.
@@ -346,7 +365,7 @@ impl<'a> ScratchArea<'a> {
             scratch: self.layout.scratch,
             page_bytes: page_bytes() as u64,
             advice: libc::MADV_DONTNEED as u64,
-            done: 0,
+            begun: 0,
             request: [0; 6],
             saved: self.layout.saved,
             deadline: u64::MAX,
@@ -354,13 +373,12 @@ impl<'a> ScratchArea<'a> {
         }
     }
 
-    /// Gives the memory of the area back and unmaps the area, while the process runs. `touched`: the end of the memory that was touched.
-    /// `pauses` gathers how long a thread stood still, in ns.
-    pub fn remove(&mut self, touched: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+    /// Gives the memory of the area back and unmaps the area, while the process runs. `pauses` gathers how long a thread stood still, in ns.
+    pub fn remove(&mut self, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
         if !std::mem::take(&mut self.left) {
             return Ok(());
         }
-        let removed = self.unmap(touched, pauses);
+        let removed = self.unmap(pauses);
         if removed.is_err() {
             // The journal stays for a repair, unless the process has ended.
             Journal::forget_ended(self.pid);
@@ -368,11 +386,10 @@ impl<'a> ScratchArea<'a> {
         removed
     }
 
-    fn unmap(&self, touched: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
-        if touched.saturating_sub(self.layout.pool) > AHEAD.0 {
-            // Unmapping much memory takes long, and threads of the program that map memory meanwhile wait.
+    fn unmap(&mut self, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+        if self.has_much_to_give_back() {
             let mut hold = Hold::one(self.pid, self.range())?;
-            self.give_back(&mut hold, touched)?;
+            self.give_back(&mut hold)?;
             let (helpers, stop) = hold.leave()?;
             pauses.push(stop.as_nanos() as u64);
             helpers.finish()?;
@@ -386,15 +403,16 @@ impl<'a> ScratchArea<'a> {
 impl Drop for ScratchArea<'_> {
     fn drop(&mut self) {
         // After a failure the journal records what is left to restore.
-        let _ = self.remove(self.layout.end, &mut Vec::new());
+        let _ = self.remove(&mut Vec::new());
     }
 }
 
-/// Returns the order in which `helper`, one of `helpers`, works through `count` portions: two helpers at a time begin at the same place
-/// and work in opposite directions.
-fn portion_order(count: u64, helper: u64, helpers: u64) -> impl Iterator<Item = u64> {
-    let first = count * (helper / 2) / helpers.div_ceil(2);
-    (0..count).map(move |step| if helper.is_multiple_of(2) { first + step } else { first + count - 1 - step } % count)
+/// Returns at most [`PORTIONS`] ranges that together are the `bytes` from `start` on, each an address and a length in bytes. They end at
+/// multiples of [`PORTION`].
+fn portions(start: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let (size, end) = (bytes.div_ceil(PORTIONS - 1).next_multiple_of(PORTION), start + bytes);
+    let begins = (start / size * size..end).step_by(size as usize);
+    begins.map(move |at| (at.max(start), (at + size).min(end) - at.max(start)))
 }
 
 /// Bytes kept free on both sides of the area for neighboring mappings that grow.
@@ -417,12 +435,19 @@ mod tests {
     use crate::process;
 
     #[test]
-    fn helpers_work_towards_each_other_and_each_through_all_portions() {
-        let order = |helper, helpers| portion_order(6, helper, helpers).collect::<Vec<_>>();
-        assert_eq!(order(0, 1), [0, 1, 2, 3, 4, 5]);
-        assert_eq!([order(0, 2), order(1, 2)], [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]]);
-        assert_eq!([order(2, 4), order(3, 4)], [[3, 4, 5, 0, 1, 2], [2, 1, 0, 5, 4, 3]]);
-        assert!(PORTIONS > 1000 && HEADER + PORTIONS * size_of::<Entry>() as u64 + STACK <= SMALL_TABLE);
+    fn portions_cover_a_range_once_and_share_no_page_table() {
+        for (start, bytes) in
+            [(5 << 20, 4096), (3 << 20, 206 << 20), (0, 2 << 20), (7 << 16, (PORTIONS * PORTION) + 12345 * 4096)]
+        {
+            let found: Vec<(u64, u64)> = portions(start, bytes).collect();
+            let mut at = start;
+            for (begin, length) in &found {
+                assert_eq!((*begin, *length > 0), (at, true));
+                at += length;
+            }
+            assert_eq!(at, start + bytes);
+            assert!(found.len() as u64 <= PORTIONS && found[1..].iter().all(|(begin, _)| begin % PORTION == 0));
+        }
     }
 
     #[test]

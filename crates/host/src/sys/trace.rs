@@ -296,20 +296,26 @@ pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
             None if elapsed > limit => return Err(io::ErrorKind::TimedOut.into()),
             // Most threads stop within microseconds. A thread that does not may need this CPU to stop.
             None if elapsed < SOON => std::hint::spin_loop(),
-            None => std::thread::sleep((elapsed / 8).clamp(Duration::from_micros(20), Duration::from_micros(200))),
+            // Each look takes time from a thread that works on this CPU, so a long wait has few.
+            None => std::thread::sleep((elapsed / 16).clamp(Duration::from_micros(20), Duration::from_micros(500))),
         }
     }
 }
 
 /// Waits until `thread`, which issues a system call, reports an event, and returns the event.
 ///
-/// Fails with `TimedOut` if the report takes more than a minute, or more than about a second after this program was asked to end.
+/// A main thread that was killed reports nothing as long as another traced thread of its process has not been waited for. So whether
+/// `thread` has ended is also looked up. Fails with `TimedOut` if the report takes more than a minute, or more than about a second after
+/// this program was asked to end.
 pub fn report_of(thread: ThreadId) -> io::Result<Report> {
     let begin = Instant::now();
     loop {
-        match report_within(thread, Duration::from_millis(100)) {
+        match report_within(thread, Duration::from_millis(20)) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 let limit = if interrupted() { LAST_LIMIT } else { CALL_LIMIT };
+                if has_ended(thread) {
+                    return Ok(Report::Gone);
+                }
                 if begin.elapsed() > limit {
                     return Err(error);
                 }
@@ -372,6 +378,13 @@ fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
 /// Whether `thread` is the main thread of its process, and so has the number of the process.
 fn is_process(thread: ThreadId) -> bool {
     status_has(thread, &format!("Tgid:\t{thread}\n"))
+}
+
+/// Whether `thread` has ended, even if nobody has waited for it yet.
+fn has_ended(thread: ThreadId) -> bool {
+    !std::path::Path::new(&format!("/proc/{thread}")).exists()
+        || status_has(thread, "State:\tZ")
+        || status_has(thread, "State:\tX")
 }
 
 /// Whether the kernel's status file of `thread` contains `text`.

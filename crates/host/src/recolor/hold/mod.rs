@@ -332,7 +332,9 @@ impl Hold {
         }
         self.resumed = true;
         for thread in &threads {
-            trace::detach(thread.id, 0).map_err(failed(self.pid, thread.id, "let go"))?;
+            // A process that is killed in this instant leaves nothing to restore, but a journal of what is mapped in it.
+            let detached = trace::detach(thread.id, 0).inspect_err(|_| Journal::forget_ended(self.pid));
+            detached.map_err(failed(self.pid, thread.id, "let go"))?;
         }
         for signal in self.held_back.drain(..) {
             // The process may have ended by now.

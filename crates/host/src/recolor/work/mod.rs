@@ -9,7 +9,6 @@
 //! [Linux, mm/userfaultfd.c, move_present_ptes]
 
 mod mappings;
-mod preparing;
 mod table;
 
 use std::borrow::Cow;
@@ -17,7 +16,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use self::preparing::Mover;
+use isochrome_model::units::Bytes;
+
 use self::table::join_runs;
 use super::claim;
 use super::error::RecolorError;
@@ -26,6 +26,7 @@ use super::scratch_area::ScratchArea;
 use super::wanted::Limits;
 use crate::color::pagemap::PageEntry;
 use crate::interrupt::interrupted;
+use crate::machine::sysfs::Sysfs;
 use crate::process::{Pid, Protection, Region};
 use crate::sys::agent::{DONE, Entry, MoveMethod, RUN};
 
@@ -86,9 +87,6 @@ struct Work<'a, 'r> {
     plan: &'a Plan<'a>,
     area: &'a mut ScratchArea<'r>,
     pauses: &'a mut Vec<u64>,
-    mover: Option<Mover>,
-    /// The madvise(2) advice with which pages are dropped.
-    advice: u64,
     /// Sign that the kernel or a device may access the memory at any time; `None` if there is no sign.
     sign: Option<&'static str>,
     /// Pages whose fate is open, as indices into the plan, and whether each is to be moved without a userfaultfd.
@@ -116,14 +114,13 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
         plan,
         area,
         pauses,
-        mover: None,
-        advice: libc::MADV_DONTNEED as u64,
         sign: plan.pid.asynchronous_io(plan.regions)?,
         queue: (0..pages).map(|page| (page, false)).collect(),
         fates: vec![Fate::Immovable("was not reached".into()); pages],
         costs: Costs { page: 6e3, region: 15e3, end: 2e6 },
     };
-    work.prepare()?;
+    work.check_io()?;
+    work.split_huge_pages()?;
     let (mut since, mut in_vain) = (Instant::now(), 0);
     while !work.queue.is_empty() {
         if interrupted() {
@@ -160,6 +157,49 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
 }
 
 impl Work<'_, '_> {
+    /// Checks that pages can be moved safely; fails with [`RecolorError::AsynchronousIo`] if the kernel or a device may write to them meanwhile.
+    fn check_io(&self) -> Result<(), RecolorError> {
+        let Some(sign) = self.sign.filter(|_| !self.plan.limits.force) else { return Ok(()) };
+        let pid = self.plan.pid;
+        let why = match self.area.means.mover {
+            None => "this kernel cannot move pages under that (UFFDIO_MOVE, Linux 6.8)".to_owned(),
+            Some(mover) if mover.for_user_mode => {
+                "it may only open userfaultfds that do not have the kernel wait (see vm.unprivileged_userfaultfd)"
+                    .to_owned()
+            }
+            Some(_) => match (pid.pinned_otherwise()?, pid.unpinned_direct_io()?) {
+                (Bytes(0), None) => return Ok(()),
+                (Bytes(0), Some(kind)) => {
+                    format!("the kernel does not tell which pages are in use by direct I/O on a {kind} file system")
+                }
+                (bytes, _) => format!("of the memory that it has pinned, nobody can tell what holds {bytes}"),
+            },
+        };
+        Err(RecolorError::AsynchronousIo { pid: pid.0, sign, why })
+    }
+
+    /// Lets a helper split the huge pages that hold pages to move, while the program runs.
+    fn split_huge_pages(&mut self) -> Result<(), RecolorError> {
+        let blocks = self.huge_blocks();
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        self.area.beside(self.pauses, |area, hold| area.split(hold, &blocks))
+    }
+
+    /// Returns the addresses of the huge pages that hold pages to move and can be split before the pause. A split in the pause would take
+    /// milliseconds.
+    fn huge_blocks(&self) -> Vec<u64> {
+        let Some(size) = Sysfs::system().huge_page_bytes().map(|size| size as u64) else { return Vec::new() };
+        let in_huge = |planned: &&Planned| {
+            let (region, block) = (&self.plan.regions[planned.region], planned.page & !(size - 1));
+            region.huge && !region.locked && region.start <= block && block + size <= region.end
+        };
+        let mut blocks: Vec<u64> = self.plan.pages.iter().filter(in_huge).map(|page| page.page & !(size - 1)).collect();
+        blocks.dedup();
+        blocks
+    }
+
     /// Stops the process, moves the pages there is time for, and lets the process run again. Returns how long the process stood still.
     ///
     /// `in_vain`: how many attempts have failed so far.
@@ -176,13 +216,18 @@ impl Work<'_, '_> {
                 return Err(error);
             }
         };
-        let (_, stood) = hold.leave().inspect_err(|_| self.area.left = false)?;
+        if outcome.is_ok() && self.queue.is_empty() {
+            // No frame of the pool is needed any more. In a pause of its own this would stop the program once more.
+            self.area.give_back(&mut hold).inspect_err(|_| self.area.left = false)?;
+        }
+        let (helpers, stood) = hold.leave().inspect_err(|_| self.area.left = false)?;
         // A disturbed pause affects the estimate of a few pauses only, by at most half of the longest pause.
         let end = moved_by.elapsed().min(self.plan.limits.max_pause / 2).as_nanos() as f64;
         self.costs.end = (0.7 * self.costs.end).max(end);
         if outcome.is_err() {
             self.pauses.push(stood.as_nanos() as u64);
         }
+        helpers.finish()?;
         outcome.map(|()| stood)
     }
 
@@ -197,15 +242,17 @@ impl Work<'_, '_> {
         let deadline = hold.began + max_pause - Duration::from_nanos(self.costs.end as u64).min(max_pause / 2);
         // Even after a long stop of the threads some time is left for moving pages; otherwise the stop would be useless.
         let deadline = deadline.max(begin + max_pause / 4);
+        // Otherwise the kernel would join the pages to huge pages again, which have all colors.
+        hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
         let batch = self.batch(deadline.saturating_duration_since(begin));
         let due = self.still_due(hold, batch)?;
         if due.is_empty() {
             return Ok(Instant::now());
         }
         let mut methods = self.methods(hold, &due);
-        let userfault = match self.mover {
+        let userfault = match self.area.means.mover {
             Some(mover) if methods.contains(&MoveMethod::Move) => {
-                self.open(hold, mover)?.map(|(descriptor, _)| descriptor)
+                self.area.open_userfault(hold, mover)?.map(|(descriptor, _)| descriptor)
             }
             _ => None,
         };
@@ -266,7 +313,7 @@ impl Work<'_, '_> {
 
     /// Chooses the move method for each page of `due`, on the assumption that its mapping can be registered.
     fn methods(&self, hold: &Hold, due: &[Due]) -> Vec<MoveMethod> {
-        let restartable = match self.mover {
+        let restartable = match self.area.means.mover {
             Some(mover) if mover.for_user_mode => hold.restartable_pages(),
             _ => Vec::new(),
         };
@@ -276,7 +323,7 @@ impl Work<'_, '_> {
             // The kernel would kill a thread if it could not write to the restartable-sequence area of the thread.
             let written = || restartable.iter().any(|page| (due.mapping.0..due.mapping.1).contains(page));
             let movable = plain && !region.of_file && !region.locked && !due.without;
-            match self.mover {
+            match self.area.means.mover {
                 _ if due.of_file => MoveMethod::Copy,
                 Some(_) if movable && !written() => MoveMethod::Move,
                 _ => MoveMethod::Replace,

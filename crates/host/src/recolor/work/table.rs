@@ -30,7 +30,7 @@ impl Work<'_, '_> {
         let header = Table {
             userfault: userfault.map_or(-1, |descriptor| descriptor as i64),
             count: table.len() as u64,
-            advice: self.advice,
+            advice: self.area.means.advice,
             deadline: deadline.map_or(u64::MAX, ticks),
             ..self.area.header()
         };
@@ -44,7 +44,7 @@ impl Work<'_, '_> {
         let done = bytes[HEADER as usize..].chunks_exact(size_of::<Entry>()).map(agent::record_from);
         let since = clock::now().0.saturating_sub(header.ended) as f64 / clock::rate_hz() as f64;
         let ended = Instant::now().checked_sub(Duration::from_secs_f64(since)).unwrap_or_else(Instant::now);
-        Ok((done.take(header.done as usize).collect(), ended))
+        Ok((done.take(header.begun as usize).collect(), ended))
     }
 }
 

@@ -66,8 +66,9 @@ pub struct Table {
     pub page_bytes: u64,
     /// Advice that drops pages: MADV_DONTNEED, or the advice that drops locked pages too.
     pub advice: u64,
-    /// Number of entries that are finished.
-    pub done: u64,
+    /// Number of entries that were begun. After the helpers have ended, all of these are finished, and each helper that found no entry left
+    /// has added one.
+    pub begun: u64,
     /// A `struct uffdio_move`, followed by room for an error number.
     pub request: [u64; 6],
     /// Address of a page in which the contents of another page can be saved.
