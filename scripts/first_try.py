@@ -325,7 +325,7 @@ class Campaign:
             runtime = memory_folder("isochrome-planted-")
             command = [self.programs / "isochrome", "palette", "--save", "--memory", "2G"]
             output = subprocess.run(command, env=self.environment(runtime), capture_output=True, text=True, timeout=300)
-            found = list(runtime.glob("palette-l*"))
+            found = [path for path in runtime.glob("palette-l*") if path.suffix != ".lock"]
             if output.returncode != 0 or len(found) != 1:
                 shutil.rmtree(runtime)
                 raise Failure(f"palette --save: status {output.returncode}: {output.stderr.strip() or output.stdout.strip()}")

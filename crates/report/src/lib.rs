@@ -74,11 +74,11 @@ fn verdict(evidence: &Evidence) -> Markup {
     html! {
         header {
             p.eyebrow { "isochrome · on " b { (evidence.machine.cpu_model) } }
-            h1 { (first.map_or(NOTHING, |section| &section.headline)) }
+            h1 { (sentence(first.map_or(NOTHING, |section| &section.headline))) }
             @if let Some(section) = first {
                 p.basis {
                     @if let Some(standing) = section.standing { (tag(standing)) " " }
-                    (section.basis)
+                    (sentence(&section.basis))
                 }
             }
             @if altered || !evidence.warnings.is_empty() {
@@ -88,7 +88,7 @@ fn verdict(evidence: &Evidence) -> Markup {
                         @if altered {
                             li { "The fingerprint in this evidence is not that of the machine it describes: one of them was changed." }
                         }
-                        @for warning in &evidence.warnings { li { (warning) } }
+                        @for warning in &evidence.warnings { li { (sentence(warning)) } }
                     }
                 }
             }
@@ -96,16 +96,25 @@ fn verdict(evidence: &Evidence) -> Markup {
     }
 }
 
+/// Renders text in which what is typed, and names of programs, stand between backticks. Text with an odd number of backticks is left as it is.
+fn sentence(text: &str) -> Markup {
+    let parts: Vec<&str> = text.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return html! { (text) };
+    }
+    html! { @for (at, part) in parts.iter().enumerate() { @if at % 2 == 1 { code { (part) } } @else { (part) } } }
+}
+
 fn body(section: &Section) -> Markup {
     html! {
         section id=(section.id) {
             h2 { (section.title) }
-            p { @if let Some(standing) = section.standing { (tag(standing)) " " } (section.headline) " " (section.basis) }
+            p { @if let Some(standing) = section.standing { (tag(standing)) " " } (sentence(&section.headline)) " " (sentence(&section.basis)) }
             @for content in &section.content {
                 @match content {
                     Content::Heading(text) => h3 { (text) },
-                    Content::Text(text) => p { (text) },
-                    Content::Findings(found) => ul { @for sentence in found { li { (sentence) } } },
+                    Content::Text(text) => p { (sentence(text)) },
+                    Content::Findings(found) => ul { @for finding in found { li { (sentence(finding)) } } },
                     Content::Table(all) if all.reference => details { summary { "Numbers" } (table(all)) },
                     Content::Table(shown) => { (table(shown)) }
                     Content::Figure(drawn) => figure.wide { (chart::draw(drawn).0) },
@@ -166,4 +175,16 @@ fn command_line(words: &[String]) -> String {
         }
     });
     quoted.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_between_backticks_is_code_and_stays_escaped() {
+        assert_eq!(sentence("the median of `a<b>` falls").into_string(), "the median of <code>a&lt;b&gt;</code> falls");
+        assert_eq!(sentence("an odd ` stays").into_string(), "an odd ` stays");
+        assert_eq!(sentence("`x`").into_string(), "<code>x</code>");
+    }
 }

@@ -7,6 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::error::RecolorError;
+use super::hold::await_stragglers;
 use crate::interrupt::interrupted;
 use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
@@ -39,6 +40,15 @@ impl ExclusiveLock {
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }
+    }
+}
+
+impl Drop for ExclusiveLock {
+    fn drop(&mut self) {
+        /// How long to wait for threads that were asked to stop and have not stopped yet.
+        const LIMIT: Duration = Duration::from_secs(1);
+        // If this program ended before such a thread stops, a system call of the thread that the kernel does not restart would end with EINTR.
+        await_stragglers(LIMIT);
     }
 }
 

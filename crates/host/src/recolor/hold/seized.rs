@@ -58,6 +58,16 @@ pub fn release_stragglers() {
     });
 }
 
+/// Releases threads that were asked to stop as soon as they stop, for at most `limit`.
+pub fn await_stragglers(limit: Duration) {
+    let begin = Instant::now();
+    release_stragglers();
+    while STRAGGLERS.with_borrow(|stragglers| !stragglers.is_empty()) && begin.elapsed() < limit {
+        std::thread::sleep(Duration::from_micros(20));
+        release_stragglers();
+    }
+}
+
 /// Stops tracing a thread that was asked to stop, if it has stopped. Returns whether nothing is left to do for the thread.
 ///
 /// `made` gathers the threads that this thread created, which are traced as well.
@@ -277,11 +287,7 @@ impl Seized {
         self.let_go();
         self.haste = None;
         STRAGGLERS.with_borrow_mut(|stragglers| stragglers.extend(asked.iter().map(|thread| (self.pid, *thread))));
-        let begin = Instant::now();
-        while STRAGGLERS.with_borrow(|stragglers| !stragglers.is_empty()) && begin.elapsed() < STRAGGLER_LIMIT {
-            release_stragglers();
-            std::thread::sleep(Duration::from_micros(20));
-        }
+        await_stragglers(STRAGGLER_LIMIT);
     }
 
     fn let_go(&mut self) {
