@@ -327,6 +327,8 @@ impl<'a> Keeper<'a> {
             // Pages found off color are moved or measured again before the report.
             Ok(Some(verified)) if self.attempts < attempts_after(verified) => {
                 self.attempts += 1;
+                // How many pages were on color so far rests on colors that the tests have refuted.
+                self.progress = Progress::default();
                 return Err(Outcome::Moved);
             }
             Ok(verified) => verified,
