@@ -33,6 +33,14 @@ pub struct Region {
     pub immovable: Option<&'static str>,
 }
 
+impl Region {
+    /// Whether the mapping is anonymous memory to read and write that is not locked, whose pages UFFDIO_MOVE moves.
+    pub fn is_plain_memory(&self) -> bool {
+        let plain = Protection { read: true, write: true, execute: false };
+        self.protection == plain && !self.of_file && !self.locked
+    }
+}
+
 /// The accesses that a mapping permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {

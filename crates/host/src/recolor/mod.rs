@@ -256,7 +256,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         let limit = Bytes(area.layout.end - area.layout.pool);
         return Err(RecolorError::TooFewFrames { pages: classified.off_color.len(), limit });
     }
-    let slots = pool.choose(&mut classified);
+    let slots = pool.choose(&mut classified, &|region| !regions[region].is_plain_memory());
     let pages: Vec<Planned> = classified
         .off_color
         .iter()
@@ -357,7 +357,7 @@ fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fat
     if zero_frame().is_some() {
         return Ok(());
     }
-    let colors: BTreeMap<u64, usize> = pool.slots.iter().copied().collect();
+    let colors: BTreeMap<u64, usize> = pool.slots.iter().map(|slot| (slot.address, slot.color)).collect();
     let moved: Vec<&Planned> =
         pages.iter().zip(fates).filter(|(_, fate)| **fate == Fate::Moved).map(|(page, _)| page).collect();
     let addresses: Vec<u64> = moved.iter().map(|planned| planned.page).collect();

@@ -13,10 +13,21 @@ use crate::sys::memory::page_bytes;
 /// Frames that were found in the touched memory.
 #[derive(Default)]
 pub struct Pool {
-    /// Pages of allowed colors, in ascending order: the address, and the index of the color among those allowed.
-    pub slots: Vec<(u64, usize)>,
+    /// Pages of allowed colors, in ascending order.
+    pub slots: Vec<Slot>,
     /// Number of frames found in the last draw, and the number expected if colors were evenly distributed; `None` before the first draw.
     last: Option<(usize, usize)>,
+}
+
+/// A page of the pool whose frame has an allowed color.
+#[derive(Clone, Copy)]
+pub struct Slot {
+    /// Address of the page.
+    pub address: u64,
+    /// Index of its color among those allowed.
+    pub color: usize,
+    /// Whether its frame is known to be in the zone from which the kernel takes frames first.
+    pub in_normal_zone: bool,
 }
 
 /// Divisor of the needed memory. The quotient is the first draw, which shows how many frames of the colors come.
@@ -76,7 +87,7 @@ impl Pool {
     pub fn lacking(&self, classified: &Classified, wanted: &Wanted) -> Lacking {
         let count = wanted.colors.len();
         let mut found = vec![0; count];
-        self.slots.iter().for_each(|(_, color)| found[*color] += 1);
+        self.slots.iter().for_each(|slot| found[slot.color] += 1);
         let mut held = vec![0; count];
         classified.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
         let share = (held.iter().sum::<usize>() + classified.off_color.len()) / count;
@@ -139,9 +150,12 @@ impl Pool {
                 }
             }
         }
+        let normal_zone = Sysfs::system().normal_zone_start();
         for page in pages {
             if let Some(color) = wanted.allowed(known.of(pid.0, page)) {
-                self.slots.push((page.0, color));
+                let in_normal_zone =
+                    page.1.frame().zip(normal_zone).is_some_and(|(frame, normal_zone)| frame.0 >= normal_zone);
+                self.slots.push(Slot { address: page.0, color, in_normal_zone });
             }
         }
         self.last = Some((self.slots.len() - before, expected));
@@ -150,9 +164,9 @@ impl Pool {
 
     /// Keeps those slots whose pages are still known to have their color. `pages`: the resident pages of the pool, ascending.
     pub fn retain(&mut self, pid: Pid, wanted: &Wanted, pages: &[Page]) {
-        self.slots.retain(|(address, color)| {
-            let page = pages.binary_search_by_key(address, |page| page.0).ok();
-            page.and_then(|at| wanted.allowed(wanted.known.of(pid.0, pages[at]))) == Some(*color)
+        self.slots.retain(|slot| {
+            let page = pages.binary_search_by_key(&slot.address, |page| page.0).ok();
+            page.and_then(|at| wanted.allowed(wanted.known.of(pid.0, pages[at]))) == Some(slot.color)
         });
     }
 
@@ -160,12 +174,23 @@ impl Pool {
     ///
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
     /// color is not much ahead, because neighbors are moved together.
-    pub fn choose(&self, classified: &mut Classified) -> Vec<u64> {
+    ///
+    /// `is_refilled`: whether the pages of the mapping with this index get a frame that is freed just before the kernel takes one. The kernel
+    /// takes it from the zone that it prefers, so frames of that zone are kept for these pages.
+    pub fn choose(&self, classified: &mut Classified, is_refilled: &dyn Fn(usize) -> bool) -> Vec<u64> {
         let page = page_bytes() as u64;
-        let count = self.slots.iter().map(|(_, color)| color + 1).max().unwrap_or(0);
-        let mut free: Vec<Vec<usize>> = vec![Vec::new(); count];
+        let count = self.slots.iter().map(|slot| slot.color + 1).max().unwrap_or(0);
+        let refilled = classified.off_color.iter().filter(|page| is_refilled(page.region)).count();
+        let kept_of_each =
+            if self.slots.iter().all(|slot| slot.in_normal_zone) { 0 } else { refilled.div_ceil(count.max(1)) };
+        let (mut free, mut kept) = (vec![Vec::new(); count], vec![Vec::new(); count]);
+        let mut is_kept = vec![false; self.slots.len()];
         // The slots found first are used first.
-        self.slots.iter().enumerate().rev().for_each(|(at, (_, color))| free[*color].push(at));
+        for (at, slot) in self.slots.iter().enumerate().rev() {
+            is_kept[at] = slot.in_normal_zone && kept[slot.color].len() < kept_of_each;
+            let list: &mut Vec<usize> = if is_kept[at] { &mut kept[slot.color] } else { &mut free[slot.color] };
+            list.push(at);
+        }
         let mut taken = vec![false; self.slots.len()];
         // Between colors that a mapping has equally often, the pages of all mappings decide. Of many small mappings each would begin with the
         // same color otherwise.
@@ -178,24 +203,27 @@ impl Pool {
         for off_color in &classified.off_color {
             let Some(held) = classified.held.get_mut(&off_color.region) else { break };
             let most = held.iter().min().map_or(0, |least| least + least / 8);
+            let refills = kept_of_each > 0 && is_refilled(off_color.region);
             let neighbor = next < self.slots.len()
                 && !taken[next]
-                && self.slots[next - 1].0 + page == self.slots[next].0
-                && held[self.slots[next].1] <= most;
-            let at = if neighbor {
-                Some(next)
-            } else {
-                free.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
-                (0..count)
-                    .filter(|color| !free[*color].is_empty())
-                    .min_by_key(|color| (held[*color], everywhere[*color]))
-                    .and_then(|c| free[c].pop())
+                && is_kept[next] == refills
+                && self.slots[next - 1].address + page == self.slots[next].address
+                && held[self.slots[next].color] <= most;
+            let pop = |lists: &mut [Vec<usize>]| {
+                lists.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
+                let left = (0..count).filter(|color| !lists[*color].is_empty());
+                left.min_by_key(|color| (held[*color], everywhere[*color])).and_then(|color| lists[color].pop())
+            };
+            let at = match (neighbor, refills) {
+                (true, _) => Some(next),
+                (false, true) => pop(&mut kept).or_else(|| pop(&mut free)),
+                (false, false) => pop(&mut free).or_else(|| pop(&mut kept)),
             };
             let Some(at) = at else { break };
             taken[at] = true;
-            held[self.slots[at].1] += 1;
-            everywhere[self.slots[at].1] += 1;
-            chosen.push(self.slots[at].0);
+            held[self.slots[at].color] += 1;
+            everywhere[self.slots[at].color] += 1;
+            chosen.push(self.slots[at].address);
             next = at + 1;
         }
         chosen
@@ -209,11 +237,35 @@ mod tests {
     use super::*;
     use crate::recolor::OffColorPage;
 
+    fn slot(address: u64, color: u64, in_normal_zone: bool) -> Slot {
+        Slot { address, color: color as usize, in_normal_zone }
+    }
+
+    #[test]
+    fn pages_that_the_kernel_refills_get_frames_of_the_zone_that_it_takes_them_from() {
+        let page = page_bytes() as u64;
+        // Four colors. The last 20 of 100 slots are in a lower zone, where the pages of the second mapping would come last.
+        let found = (0..100).map(|n| slot(n * page, n % 4, n < 80));
+        let pool = Pool { slots: found.collect(), ..Pool::default() };
+        let off_color = |n| OffColorPage { region: usize::from(n >= 70), address: n * page };
+        let mut classified = Classified {
+            reports: Vec::new(),
+            off_color: (0..90).map(off_color).collect(),
+            on_color: Vec::new(),
+            held: BTreeMap::from([(0, vec![0; 4]), (1, vec![0; 4])]),
+        };
+        let chosen = pool.choose(&mut classified, &|region| region == 1);
+        let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
+        assert_eq!((chosen.len(), distinct.len()), (90, 90));
+        assert!(chosen[70..].iter().all(|slot| *slot < 80 * page), "{:?}", &chosen[70..]);
+        assert_eq!(classified.held[&1], [5; 4]);
+    }
+
     #[test]
     fn pages_of_many_small_mappings_get_different_colors() {
         let page = page_bytes() as u64;
         // No slot has a neighbor, and each of 32 mappings has one page.
-        let found = (0..64).map(|n| (2 * n * page, (n % 8) as usize));
+        let found = (0..64).map(|n| slot(2 * n * page, n % 8, true));
         let pool = Pool { slots: found.collect(), ..Pool::default() };
         let mut classified = Classified {
             reports: Vec::new(),
@@ -222,7 +274,7 @@ mod tests {
             held: (0..32).map(|n| (n, vec![0; 8])).collect(),
         };
         let mut of_color = [0; 8];
-        pool.choose(&mut classified).iter().for_each(|slot| of_color[(slot / page / 2 % 8) as usize] += 1);
+        pool.choose(&mut classified, &|_| false).iter().for_each(|slot| of_color[(slot / page / 2 % 8) as usize] += 1);
         assert_eq!(of_color, [4; 8]);
     }
 
@@ -230,7 +282,7 @@ mod tests {
     fn neighbors_of_the_pool_are_used_together_and_colors_evenly() {
         let page = page_bytes() as u64;
         // Of 16 colors the first four are allowed. The frame of page 33 is missing, which interrupts a run of neighbors.
-        let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| (n * page, (n % 16) as usize));
+        let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| slot(n * page, n % 16, true));
         let pool = Pool { slots: found.collect(), ..Pool::default() };
         let off_color = |n| OffColorPage { region: 0, address: n * page };
         let mut classified = Classified {
@@ -239,7 +291,7 @@ mod tests {
             on_color: Vec::new(),
             held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
         };
-        let chosen = pool.choose(&mut classified);
+        let chosen = pool.choose(&mut classified, &|_| false);
         let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
         assert_eq!((chosen.len(), distinct.len()), (64, 64));
         let runs = 1 + chosen.windows(2).filter(|pair| pair[0] + page != pair[1]).count();

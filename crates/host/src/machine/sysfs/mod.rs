@@ -214,6 +214,16 @@ impl Sysfs {
         text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
     }
 
+    /// Returns the number of the first frame in a zone named Normal, from which the kernel takes the frames of programs unless it is short of
+    /// them; `None` if unknown. The zones below it are kept for devices that cannot reach all memory. [Linux, mm/vmstat.c, zoneinfo_show]
+    pub fn normal_zone_start(&self) -> Option<u64> {
+        let text = self.text("proc/zoneinfo")?;
+        let zones =
+            text.split("Node ").filter(|zone| zone.lines().next().is_some_and(|head| head.ends_with(" Normal")));
+        let starts = zones.filter_map(|zone| zone.lines().find_map(|line| line.trim().strip_prefix("start_pfn:")));
+        starts.filter_map(|start| start.trim().parse().ok()).min()
+    }
+
     /// Whether a hypervisor identifies itself.
     pub fn is_virtual(&self) -> bool {
         self.processor().is_ok_and(|processor| self.hypervisor(&processor).is_some())

@@ -27,7 +27,7 @@ use super::wanted::Limits;
 use crate::color::pagemap::PageEntry;
 use crate::interrupt::interrupted;
 use crate::machine::sysfs::Sysfs;
-use crate::process::{Pid, Protection, Region};
+use crate::process::{Pid, Region};
 use crate::sys::agent::{DONE, Entry, MoveMethod, RUN};
 
 /// Time without a successful stop of the process after which no further attempt is made.
@@ -319,10 +319,9 @@ impl Work<'_, '_> {
         };
         let way_of = |due: &Due| {
             let region = &self.plan.regions[self.plan.pages[due.at].region];
-            let plain = region.protection == Protection { read: true, write: true, execute: false };
             // The kernel would kill a thread if it could not write to the restartable-sequence area of the thread.
             let written = || restartable.iter().any(|page| (due.mapping.0..due.mapping.1).contains(page));
-            let movable = plain && !region.of_file && !region.locked && !due.without;
+            let movable = region.is_plain_memory() && !due.without;
             match self.area.means.mover {
                 _ if due.of_file => MoveMethod::Copy,
                 Some(_) if movable && !written() => MoveMethod::Move,
