@@ -25,6 +25,7 @@ import collections
 import contextlib
 import json
 import math
+import mmap
 import os
 import pathlib
 import random
@@ -158,6 +159,50 @@ def level_2(cpu):
                 ways = int((index / "ways_of_associativity").read_text())
                 return int((index / "size").read_text().strip().rstrip("K")) * 1024, ways
     return None
+
+
+class Memory:
+    """Holds so much memory that the zone from which the kernel takes frames first has little more free than its low watermark.
+
+    Then the kernel takes frames from the zone below as well, now from one and now from the other, as it does on a machine that has worked
+    for days. The load must have its memory before.
+    """
+
+    MARGIN = 15000
+
+    def __init__(self, hold):
+        self.parts, self.done = [], threading.Event()
+        self.thread = threading.Thread(target=self.keep, daemon=True) if hold else None
+
+    @staticmethod
+    def above_low():
+        """Free frames of zone Normal beyond the low watermark."""
+        zone = pathlib.Path("/proc/zoneinfo").read_text().partition("zone   Normal")[2]
+        number = lambda name: int(zone.partition(f" {name} ")[2].split()[0])
+        return number("free") - number("low")
+
+    def keep(self):
+        while not self.done.is_set():
+            spare = self.above_low() - self.MARGIN
+            if spare < 2048:
+                self.done.wait(0.3)
+                continue
+            part = mmap.mmap(-1, min(spare, 1 << 16) * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            for page in range(0, len(part), PAGE):
+                part[page] = 1
+            self.parts.append(part)
+
+    def __enter__(self):
+        if self.thread:
+            self.thread.start()
+            while self.above_low() > 2 * self.MARGIN:
+                time.sleep(0.5)
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        if self.thread:
+            self.thread.join()
 
 
 class Load:
@@ -617,6 +662,7 @@ def parse():
     parser.add_argument("--colors", default="0-3", help="colors of the program; the writer gets the others")
     parser.add_argument("--color-count", type=int, default=None, help="colors of the cache; what the kernel says of level 2 otherwise")
     parser.add_argument("--cpu", type=int, default=os.cpu_count() - 1, help="CPU of both programs while the checker works")
+    parser.add_argument("--short-of-memory", action="store_true", help="hold memory until the kernel is about to take frames of another zone")
     parser.add_argument("--load-cpu", type=int, default=0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--json", metavar="FILE", help="everything seen, a line per try")
@@ -651,7 +697,7 @@ def main():
     results = []
     print(f"seed {options.seed}, load {options.load} on CPU {options.load_cpu}, planted: {options.planted}", file=sys.stderr)
     try:
-        with raw as lines, Load(options.load, options.load_cpu, campaign.programs) as load:
+        with raw as lines, Load(options.load, options.load_cpu, campaign.programs) as load, Memory(options.short_of_memory):
             for number, (size, as_nobody) in enumerate(schedule(options, campaign.rng)):
                 load.check()
                 control = options.control_every > 0 and number % options.control_every == 0

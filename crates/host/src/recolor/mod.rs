@@ -253,7 +253,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     let mut pauses = Vec::new();
     draw_frames(pid, &regions, wanted, limits, (&mut area, &mut pool), &mut classified, &mut pauses)?;
     if pool.slots.is_empty() {
-        let limit = Bytes(area.layout.end - area.layout.pool);
+        let limit = Bytes(area.layout.soak - area.layout.pool);
         return Err(RecolorError::TooFewFrames { pages: classified.off_color.len(), limit });
     }
     let slots = pool.choose(&mut classified, &|region| !regions[region].is_plain_memory());
@@ -261,7 +261,12 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         .off_color
         .iter()
         .zip(slots)
-        .map(|(page, slot)| Planned { region: page.region, page: page.address, slot })
+        .map(|(page, slot)| Planned {
+            region: page.region,
+            page: page.address,
+            slot: slot.address,
+            in_normal_zone: slot.in_normal_zone,
+        })
         .collect();
     let zero = zero_frame();
     let astray = |page, entry: PageEntry| {
@@ -292,7 +297,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         report.leave("waits for a frame of the colors");
     }
     area.remove(&mut pauses)?;
-    let touched = Bytes(area.touched - area.layout.pool);
+    let touched = Bytes(area.touched - area.layout.pool + area.soaked - area.layout.soak);
     let waiting = classified.off_color.len() - pages.len();
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }

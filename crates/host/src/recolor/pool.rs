@@ -170,14 +170,14 @@ impl Pool {
         });
     }
 
-    /// Chooses a page of the pool for each page off color, as far as there are enough, and returns the addresses of the chosen pages.
+    /// Chooses a page of the pool for each page off color, as far as there are enough.
     ///
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
     /// color is not much ahead, because neighbors are moved together.
     ///
     /// `is_refilled`: whether the pages of the mapping with this index get a frame that is freed just before the kernel takes one. The kernel
     /// takes it from the zone that it prefers, so frames of that zone are kept for these pages.
-    pub fn choose(&self, classified: &mut Classified, is_refilled: &dyn Fn(usize) -> bool) -> Vec<u64> {
+    pub fn choose(&self, classified: &mut Classified, is_refilled: &dyn Fn(usize) -> bool) -> Vec<Slot> {
         let page = page_bytes() as u64;
         let count = self.slots.iter().map(|slot| slot.color + 1).max().unwrap_or(0);
         let refilled = classified.off_color.iter().filter(|page| is_refilled(page.region)).count();
@@ -223,7 +223,7 @@ impl Pool {
             taken[at] = true;
             held[self.slots[at].color] += 1;
             everywhere[self.slots[at].color] += 1;
-            chosen.push(self.slots[at].address);
+            chosen.push(self.slots[at]);
             next = at + 1;
         }
         chosen
@@ -255,9 +255,9 @@ mod tests {
             held: BTreeMap::from([(0, vec![0; 4]), (1, vec![0; 4])]),
         };
         let chosen = pool.choose(&mut classified, &|region| region == 1);
-        let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
+        let distinct: std::collections::BTreeSet<u64> = chosen.iter().map(|slot| slot.address).collect();
         assert_eq!((chosen.len(), distinct.len()), (90, 90));
-        assert!(chosen[70..].iter().all(|slot| *slot < 80 * page), "{:?}", &chosen[70..]);
+        assert!(chosen[70..].iter().all(|slot| slot.in_normal_zone));
         assert_eq!(classified.held[&1], [5; 4]);
     }
 
@@ -274,7 +274,7 @@ mod tests {
             held: (0..32).map(|n| (n, vec![0; 8])).collect(),
         };
         let mut of_color = [0; 8];
-        pool.choose(&mut classified, &|_| false).iter().for_each(|slot| of_color[(slot / page / 2 % 8) as usize] += 1);
+        pool.choose(&mut classified, &|_| false).iter().for_each(|slot| of_color[slot.color] += 1);
         assert_eq!(of_color, [4; 8]);
     }
 
@@ -291,7 +291,7 @@ mod tests {
             on_color: Vec::new(),
             held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
         };
-        let chosen = pool.choose(&mut classified, &|_| false);
+        let chosen: Vec<u64> = pool.choose(&mut classified, &|_| false).iter().map(|slot| slot.address).collect();
         let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
         assert_eq!((chosen.len(), distinct.len()), (64, 64));
         let runs = 1 + chosen.windows(2).filter(|pair| pair[0] + page != pair[1]).count();

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 use isochrome_model::units::Bytes;
+use rustix::thread::sched_getcpu;
 
 use super::calls::{REFERENCE_MAPPED, REFERENCE_OPENED};
 use super::error::RecolorError;
@@ -20,8 +21,15 @@ use crate::sys::agent::{self, Entry, MoveMethod, RUN, Table};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
-/// Amount of memory that justifies one more helper to touch it or give it back.
+/// Least amount of memory that is given back before the area is unmapped.
 const AHEAD: Bytes = Bytes(4 << 20);
+/// Amount of memory that justifies one more helper to touch it or give it back.
+const PER_HELPER: Bytes = Bytes(16 << 20);
+
+/// Memory that a helper touches before the kernel refills pages, so that no other free frame of the CPU is taken for them.
+const SOAK: Bytes = Bytes(4 << 20);
+/// Most pauses in which such memory is touched.
+const SOAKS: u64 = 4;
 
 /// Most helpers that work at the same time.
 const HELPERS: u64 = 4;
@@ -47,8 +55,8 @@ const MAPPINGS_AT_LEAST: usize = 5;
 
 /// Most memory that draws may touch, as a fraction (numerator, denominator) of the memory that evenly distributed colors would need.
 const DRAWN: (u64, u64) = (5, 4);
-/// Memory that draws may touch in addition to [`DRAWN`].
-const DRAWN_BESIDE: Bytes = Bytes(64 << 20);
+/// Memory that draws may touch in addition to [`DRAWN`]. Together with what is soaked it is 64 MiB.
+const DRAWN_BESIDE: Bytes = Bytes((64 << 20) - SOAKS * SOAK.0);
 
 /// Returns the bytes of memory that hold enough frames of the allowed colors for `pages` pages, if colors are evenly distributed.
 fn even_bytes(pages: usize, wanted: &Wanted) -> u64 {
@@ -74,6 +82,10 @@ pub struct ScratchArea<'a> {
     pub means: Means,
     /// End of the memory of the pool that was touched.
     pub touched: u64,
+    /// End of the memory that was touched to take up free frames.
+    pub soaked: u64,
+    /// The CPU on which frames are drawn, and on which the kernel refills pages.
+    pub cpu: usize,
     /// Whether the touched memory was given back.
     given_back: bool,
 }
@@ -82,7 +94,7 @@ pub struct ScratchArea<'a> {
 ///
 /// `code`: instructions of the helpers. `reference`: pages of known color. `table`: requests to a helper, with its `stack` at the end. `saved`:
 /// one page that keeps the contents of another page. `scratch`: pages that a run of pages is moved out to. `pool`: frames for pages that
-/// must move.
+/// must move. `soak`: memory that takes up free frames.
 #[derive(Clone, Copy)]
 pub struct Layout {
     pub code: u64,
@@ -92,6 +104,7 @@ pub struct Layout {
     pub saved: u64,
     pub scratch: u64,
     pub pool: u64,
+    pub soak: u64,
     pub end: u64,
 }
 
@@ -125,7 +138,7 @@ impl<'a> ScratchArea<'a> {
         }
         let pool_bytes = drawn_bytes_max(movable, wanted).min(memory) / page * page;
         let reference_bytes = reference.map_or(0, |reference| reference.bytes.0);
-        let bytes = page + reference_bytes + table_bytes + page + RUN as u64 * page + pool_bytes;
+        let bytes = page + reference_bytes + table_bytes + page + RUN as u64 * page + pool_bytes + SOAKS * SOAK.0;
         let code = gap(regions, bytes).ok_or_else(|| {
             if regions.len() < MAPPINGS_AT_LEAST {
                 return RecolorError::Changed { pid: pid.0 };
@@ -137,16 +150,25 @@ impl<'a> ScratchArea<'a> {
         let saved = table + table_bytes;
         let scratch = saved + page;
         let pool = scratch + RUN as u64 * page;
-        let layout =
-            Layout { code, reference: code + page, table, stack: saved, saved, scratch, pool, end: code + bytes };
+        let (soak, end) = (pool + pool_bytes, code + bytes);
+        let layout = Layout { code, reference: code + page, table, stack: saved, saved, scratch, pool, soak, end };
         let means = Means { mover: None, advice: libc::MADV_DONTNEED as u64 };
-        Ok(ScratchArea { pid, layout, reference, left: false, means, touched: pool, given_back: false })
+        let cpu = sched_getcpu();
+        let (touched, soaked) = (pool, soak);
+        Ok(ScratchArea { pid, layout, reference, left: false, means, touched, soaked, cpu, given_back: false })
     }
 
     /// Returns how much memory draws may still touch for `off_color` pages, in bytes.
     pub fn untouched(&self, off_color: usize, wanted: &Wanted) -> u64 {
-        let end = self.layout.end.min(self.layout.pool + drawn_bytes_max(off_color, wanted));
+        let end = self.layout.soak.min(self.layout.pool + drawn_bytes_max(off_color, wanted));
         end.saturating_sub(self.touched) / page_bytes() as u64 * page_bytes() as u64
+    }
+
+    /// Returns the memory to touch next to take up free frames: an address and a length in bytes; `None` if there is none left.
+    pub fn next_soak(&mut self) -> Option<(u64, u64)> {
+        let start = self.soaked;
+        self.soaked = (start + SOAK.0).min(self.layout.end);
+        (start < self.layout.end).then_some((start, self.soaked - start))
     }
 
     /// Returns the first address of the area and its length in bytes.
@@ -330,9 +352,12 @@ impl<'a> ScratchArea<'a> {
     /// The helpers share one table, and each takes the next portion that nobody has begun. So a helper whose CPU is busy with other programs
     /// keeps the others waiting for at most one portion.
     fn advise(&self, hold: &mut Hold, start: u64, bytes: u64, advice: libc::c_int) -> Result<(), RecolorError> {
-        let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(hold.cpus() as u64));
+        let helpers = (bytes / PER_HELPER.0).clamp(1, HELPERS.min(hold.cpus() as u64));
         self.write_advice(hold, portions(start, bytes), advice)?;
-        (1..=helpers).try_for_each(|helper| self.make_adviser(hold, self.layout.table + helper * SMALL_TABLE))
+        self.make_adviser(hold, self.layout.table + SMALL_TABLE)?;
+        // What lies free on this CPU shall be drawn before pages are refilled there.
+        hold.keep_helper_on(self.cpu);
+        (2..=helpers).try_for_each(|helper| self.make_adviser(hold, self.layout.table + helper * SMALL_TABLE))
     }
 
     /// Writes a table of advice (madvise(2)) about the ranges `about`, each an address and a length in bytes.

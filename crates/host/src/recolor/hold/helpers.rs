@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::process::Pid as RawPid;
-use rustix::thread::sched_setaffinity;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{Hold, failed};
 use crate::interrupt::interrupted;
@@ -59,6 +59,13 @@ impl Hold {
         let failed = failed(self.pid, helper, "run");
         let registers = trace::registers(helper).map_err(&failed)?;
         trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)
+    }
+
+    /// Keeps the helper that was made last on `cpu`. If that is refused, it runs where other helpers may.
+    pub fn keep_helper_on(&self, cpu: usize) {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        let _ = self.helpers.last().map(|helper| sched_setaffinity(RawPid::from_raw(helper.thread), &only));
     }
 
     /// Returns the number of CPUs on which helpers may run; 1 if it cannot be read.

@@ -41,7 +41,7 @@ impl Work<'_, '_> {
             let table: Vec<Entry> =
                 mappings.iter().map(|mapping| entry(*mapping, MoveMethod::Register, descriptor)).collect();
             let mut cannot = BTreeSet::new();
-            for (mapping, entry) in mappings.iter().zip(self.run(hold, &table, None, None)?.0) {
+            for (mapping, entry) in mappings.iter().zip(self.run(hold, &table, (None, None), None)?.0) {
                 if entry.status == -i64::from(libc::EBUSY) {
                     refused.insert(*mapping, "is served by the program's own userfaultfd");
                 } else if entry.status != 0 {
@@ -74,7 +74,7 @@ impl Work<'_, '_> {
             entry(*range, MoveMethod::Protect, Protection { read: true, write: true, ..*protection }.bits())
         };
         let table: Vec<Entry> = closed.iter().map(open).collect();
-        for ((mapping, ..), entry) in closed.iter().zip(self.run(hold, &table, None, None)?.0) {
+        for ((mapping, ..), entry) in closed.iter().zip(self.run(hold, &table, (None, None), None)?.0) {
             if entry.status != 0 {
                 refused.insert(*mapping, "cannot be made writable");
             }
@@ -110,7 +110,7 @@ impl Work<'_, '_> {
         };
         let table: Vec<Entry> = hold.journal.protections.iter().map(entry).collect();
         // A few calls take less time than a helper. Failed restorations are repeated, and reported, when the process is released.
-        if table.len() > 4 && self.run(hold, &table, None, None)?.0.iter().all(|entry| entry.status == 0) {
+        if table.len() > 4 && self.run(hold, &table, (None, None), None)?.0.iter().all(|entry| entry.status == 0) {
             hold.journal.protections.clear();
         }
         Ok(())

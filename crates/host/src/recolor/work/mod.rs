@@ -42,6 +42,8 @@ pub struct Planned {
     pub page: u64,
     /// Address of the page of the pool whose frame this page should get.
     pub slot: u64,
+    /// Whether this frame is known to be in the zone from which the kernel takes frames first.
+    pub in_normal_zone: bool,
 }
 
 /// Outcome for a page that had to move.
@@ -110,12 +112,15 @@ struct Costs {
 /// Where this fails, pages that were moved stay moved, and the process runs on as before.
 pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> Result<Vec<Fate>, RecolorError> {
     let pages = plan.pages.len();
+    // The kernel refills pages before the old frames of others become free, which may change where it takes frames from.
+    let (refilled, others): (Vec<usize>, Vec<usize>) =
+        (0..pages).partition(|page| !plan.regions[plan.pages[*page].region].is_plain_memory());
     let mut work = Work {
         plan,
         area,
         pauses,
         sign: plan.pid.asynchronous_io(plan.regions)?,
-        queue: (0..pages).map(|page| (page, false)).collect(),
+        queue: refilled.into_iter().chain(others).map(|page| (page, false)).collect(),
         fates: vec![Fate::Immovable("was not reached".into()); pages],
         costs: Costs { page: 6e3, region: 15e3, end: 2e6 },
     };
@@ -257,8 +262,13 @@ impl Work<'_, '_> {
             _ => None,
         };
         let refused = self.make_ready(hold, userfault, &due, &mut methods)?;
+        let mut due: Vec<(Due, MoveMethod)> = due.into_iter().zip(methods).collect();
+        due.sort_by_key(|(_, method)| *method == MoveMethod::Move);
+        let is_uncertain =
+            |(due, method): &(Due, MoveMethod)| *method != MoveMethod::Move && !self.plan.pages[due.at].in_normal_zone;
+        let soaked = due.iter().any(is_uncertain) && self.soak(hold)?;
         let (mut table, mut moving) = (Vec::new(), Vec::new());
-        for (due, method) in due.into_iter().zip(methods) {
+        for (due, method) in due {
             if let Some(why) = refused.get(&due.mapping) {
                 self.fates[due.at] = Fate::Immovable((*why).into());
             } else if careful && method == MoveMethod::Replace {
@@ -282,7 +292,7 @@ impl Work<'_, '_> {
         let (done, moved_by) = match table.is_empty() {
             true => (Vec::new(), Instant::now()),
             // The helper closes the userfaultfd.
-            false => self.run(hold, &table, userfault, Some(deadline))?,
+            false => self.run(hold, &table, (userfault, Some(deadline)), soaked.then_some(self.area.cpu))?,
         };
         if !table.is_empty() {
             hold.journal.userfault = None;
@@ -309,6 +319,18 @@ impl Work<'_, '_> {
         moving.drain(done.len()..).rev().for_each(|due| self.queue.push_front((due.at, due.without)));
         self.put_back_protections(hold)?;
         Ok(moved_by)
+    }
+
+    /// Lets a helper touch memory that is not used, on the CPU on which frames were drawn. Returns whether it has touched any.
+    ///
+    /// A page that the kernel refills gets the frame that was freed last on the CPU, but in the zone that the kernel prefers, as long as
+    /// frames of that zone are free on this CPU. The memory takes up those that became free since the frames were drawn.
+    fn soak(&mut self, hold: &mut Hold) -> Result<bool, RecolorError> {
+        let Some((page, slot)) = self.area.next_soak() else { return Ok(false) };
+        let (method, run) = (MoveMethod::Advise as u32, libc::MADV_POPULATE_WRITE as u32);
+        // Kernels that do not know this advice (before Linux 5.14) refuse it.
+        self.run(hold, &[Entry { page, slot, method, run, status: 0 }], (None, None), Some(self.area.cpu))?;
+        Ok(true)
     }
 
     /// Chooses the move method for each page of `due`, on the assumption that its mapping can be registered.

@@ -11,7 +11,8 @@ use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
 impl Work<'_, '_> {
-    /// Has a helper process the entries of `table` until `deadline`. Returns the finished entries and the time at which the helper ended.
+    /// Has a helper process the entries of `table` until `deadline`, on `cpu` if that is given. Returns the finished entries and the time at
+    /// which the helper ended.
     ///
     /// The helper closes the userfaultfd. Only one helper is used: each of its moves would interrupt a second helper on another CPU, and such an
     /// interrupt takes longer than the move itself.
@@ -19,8 +20,8 @@ impl Work<'_, '_> {
         &self,
         hold: &mut Hold,
         table: &[Entry],
-        userfault: Option<u64>,
-        deadline: Option<Instant>,
+        (userfault, deadline): (Option<u64>, Option<Instant>),
+        cpu: Option<usize>,
     ) -> Result<(Vec<Entry>, Instant), RecolorError> {
         let layout = self.area.layout;
         let ticks = |deadline: Instant| {
@@ -38,6 +39,9 @@ impl Work<'_, '_> {
         table.iter().for_each(|entry| bytes.extend_from_slice(agent::bytes_of(entry)));
         hold.write(&bytes, layout.table)?;
         hold.make_helper(layout.code, layout.table, layout.stack, Pace::Hurried)?;
+        if let Some(cpu) = cpu {
+            hold.keep_helper_on(cpu);
+        }
         hold.work()?;
         hold.read(&mut bytes, layout.table)?;
         let header: Table = agent::record_from(&bytes[..HEADER as usize]);
