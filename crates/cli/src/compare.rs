@@ -6,11 +6,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use isochrome_host::color::ledger::{self, Owner};
 use isochrome_host::coloring::Coloring;
+use isochrome_host::counters::Counters;
+use isochrome_host::counters::events::{CYCLES, Event, INSTRUCTIONS, PAGE_FAULTS, events_of};
 use isochrome_host::interrupt;
 use isochrome_host::load::kernels::{Walk, Writer};
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::process::Pid;
+use isochrome_host::run::calls::CallReader;
+use isochrome_host::run::marks::MarkReader;
 use isochrome_host::runtime;
-use isochrome_lab::compare::measure::{Lines, LoadGenerator, Measure, Reader, Socket, Wakeups};
+use isochrome_lab::compare::measure::{Calls, Counts, Lines, LoadGenerator, Measure, Reader, Reports, Socket, Wakeups};
 use isochrome_lab::compare::party::Party;
 use isochrome_lab::compare::place::{Side, Sides};
 use isochrome_lab::compare::{
@@ -32,6 +37,9 @@ use crate::{coloring, evidence, files, results};
 /// Numbers of colors of a curve.
 const CURVE: [u32; 6] = [1, 2, 4, 8, 12, 16];
 
+/// Number of marks that the victim can set between two readings.
+const MARKS: usize = 1 << 16;
+
 /// Time between two checks while programs warm up.
 const GLANCE: Duration = Duration::from_millis(20);
 
@@ -48,8 +56,10 @@ pub fn run(options: &CompareOptions) -> Result<Verdict> {
 pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Compared>> {
     let patterns = Patterns::of(options)?;
     let mut settings = settings(options, context.seed)?;
-    let (mut victim, output) = party(&options.victim, matches!(options.measure, Measured::Lines(_)))?;
-    let neighbor = options.neighbor.as_ref().map(|text| party(text, patterns.neighbor.is_some())).transpose()?;
+    let measured = options.measure.with_statistic(options.statistic).0;
+    let marks = (*measured == Measured::Marks).then(|| MarkReader::new(MARKS)).transpose()?;
+    let (mut victim, output) = party(&options.victim, matches!(measured, Measured::Lines(_)), marks.as_ref())?;
+    let neighbor = options.neighbor.as_ref().map(|text| party(text, patterns.neighbor.is_some(), None)).transpose()?;
     let (mut neighbor, neighbor_output) = neighbor.map_or((None, None), |(party, output)| (Some(party), output));
     let mut lines = output.zip(patterns.lines.clone()).map(|(output, pattern)| Lines::of(output, pattern));
     let mut neighbor_lines = neighbor_output.zip(patterns.neighbor).map(|(output, it)| Lines::of(output, it));
@@ -72,7 +82,7 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
         eprintln!("So nothing is measured (--anyway measures it nevertheless).");
         return Ok(None);
     }
-    let mut measure_of = measure_of(options, &victim, lines.take(), patterns.number)?;
+    let mut measure_of = measure_of((options, measured), &victim, lines.take(), marks, patterns.number)?;
     let unit = if settings.statistic == Statistic::Throughput { "1/s" } else { measure_of.unit() }.to_owned();
     let mut sides = Sides::new(colored.sides(&victim, neighbor.as_ref())?);
     let bar = context::progress("comparing", 1);
@@ -97,7 +107,8 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
         colors: colored.all.color_count(),
         measure: measure_text(options),
         unit,
-        larger_is_better: options.larger_is_better || settings.statistic == Statistic::Throughput,
+        larger_is_better: options.larger_is_better
+            || settings.statistic == Statistic::Throughput && !matches!(measured, Measured::Counter(_)),
         expected,
         refill_us: refill.map(|time| time.0 as f64 / 1e3),
         placing_s: if placements == 0 { 0.0 } else { seconds / placements as f64 },
@@ -140,7 +151,7 @@ struct Patterns {
 impl Patterns {
     fn of(options: &CompareOptions) -> Result<Patterns> {
         let one = |text: Option<&String>| text.map(|text| pattern(text)).transpose();
-        let lines = match &options.measure {
+        let lines = match options.measure.with_statistic(options.statistic).0 {
             Measured::Lines(text) => Some(text),
             _ => None,
         };
@@ -175,26 +186,30 @@ fn settings(options: &CompareOptions, seed: u64) -> Result<Settings> {
         settle: duration(options.settle),
         limit: options.limit.map(duration),
         seed,
-        statistic: options.statistic,
+        statistic: options.measure.with_statistic(options.statistic).1,
         margin: options.margin / 100.0,
         stops_early: !options.all_windows,
         curve: Vec::new(),
     })
 }
 
-/// Returns the program that `text` names, by its number or by a command line, which is started. If its `lines` are wanted, the other side of its
-/// output is returned.
-fn party(text: &str, lines: bool) -> Result<(Party, Option<std::os::fd::OwnedFd>)> {
+/// Returns the program that `text` names, by its number or by a command line, which is started and sets its marks for `marks`. If its `lines` are
+/// wanted, the other side of its output is returned.
+fn party(text: &str, lines: bool, marks: Option<&MarkReader>) -> Result<(Party, Option<std::os::fd::OwnedFd>)> {
     if let Ok(pid) = text.trim().parse::<i32>() {
         ensure!(
             !lines,
             "what process {pid} prints goes elsewhere, so its lines cannot be read\n  hint: give its command line, or another measure"
         );
+        ensure!(
+            marks.is_none(),
+            "process {pid} runs already, and marks are told to those who asked for them when it was started\n  hint: give its command line, or another measure"
+        );
         let party = Party::running(Pid(pid)).with_context(|| format!("there is no process {pid}"))?;
         return Ok((party, None));
     }
     let words = words(text)?;
-    Party::start(&words, lines).with_context(|| format!("`{text}` cannot be started\n  hint: is it in PATH?"))
+    Party::start(&words, lines, marks).with_context(|| format!("`{text}` cannot be started\n  hint: is it in PATH?"))
 }
 
 /// Splits a command line at spaces, except in quotes.
@@ -239,7 +254,16 @@ fn warm_up(options: &CompareOptions, victim: &mut Party, mut neighbor: Option<&m
 
 /// Returns what is measured, as it was asked for.
 fn measure_text(options: &CompareOptions) -> String {
-    match &options.measure {
+    let (measured, statistic) = options.measure.with_statistic(options.statistic);
+    match measured {
+        Measured::Throughput(_) => "how many per second".to_owned(),
+        Measured::Calls(file, name) if statistic == Statistic::Throughput => {
+            format!("calls of `{name}` in {}", file.display())
+        }
+        Measured::Calls(file, name) => format!("time of a call of `{name}` in {}", file.display()),
+        Measured::Marks if statistic == Statistic::Throughput => "jobs that the victim marks".to_owned(),
+        Measured::Marks => "time of a job that the victim marks".to_owned(),
+        Measured::Counter(event) => format!("counts of {event}"),
         Measured::Wakeups(quantity) => format!("{quantity:?} time per wake-up").to_lowercase(),
         Measured::Lines(pattern) => format!("numbers that the victim prints: {pattern}"),
         Measured::Command(command) => format!("what `{command}` prints"),
@@ -249,12 +273,20 @@ fn measure_text(options: &CompareOptions) -> String {
 
 /// Returns the measure that `options` choose.
 fn measure_of(
-    options: &CompareOptions,
+    (options, measured): (&CompareOptions, &Measured),
     victim: &Party,
     lines: Option<Lines>,
+    marks: Option<MarkReader>,
     number: Option<Regex>,
 ) -> Result<Box<dyn Measure>> {
-    Ok(match &options.measure {
+    let statistic = options.measure.with_statistic(options.statistic).1;
+    Ok(match measured {
+        Measured::Throughput(_) => bail!("a number per second of a number per second"),
+        Measured::Calls(file, name) => {
+            Box::new(Calls::new(victim.pid, Reports::Calls(CallReader::open(&victim.pid.cpus()?, file, name)?)))
+        }
+        Measured::Marks => Box::new(Calls::new(victim.pid, Reports::Marks(marks.context("the victim sets no marks")?))),
+        Measured::Counter(name) => Box::new(Counts::new(victim.pid, counted(name)?)),
         Measured::Lines(_) => Box::new(lines.context("the victim has no output")?),
         Measured::Socket(target) => Box::new(Socket::new(target.clone(), options.rate)),
         Measured::Wakeups(quantity) => {
@@ -279,14 +311,26 @@ fn measure_of(
                 })?,
             };
             ensure!(
-                reader.statistics().contains(&options.statistic),
+                reader.statistics().contains(&statistic),
                 "`{program}` prints no {}\n  hint: --statistic {}",
-                options.statistic.name(),
+                statistic.name(),
                 reader.statistics().iter().map(|it| serde_name(*it)).collect::<Vec<_>>().join(", ")
             );
-            Box::new(LoadGenerator { command: command.clone(), reader, statistic: options.statistic })
+            Box::new(LoadGenerator { command: command.clone(), reader, statistic })
         }
     })
+}
+
+/// Returns the event `name`, once it has proved to count.
+fn counted(name: &str) -> Result<Event> {
+    let processor = Sysfs::system().processor()?;
+    let known = || [INSTRUCTIONS, CYCLES, PAGE_FAULTS].into_iter().chain(events_of(&processor).iter().copied());
+    let event = known().find(|event| event.name.eq_ignore_ascii_case(name)).with_context(|| {
+        let names: Vec<&str> = known().map(|event| event.name).collect();
+        format!("no event `{name}` is known of this processor\n  hint: {}", names.join(", "))
+    })?;
+    Counters::open(&[event])?;
+    Ok(event)
 }
 
 /// Returns the name of a statistic on the command line.

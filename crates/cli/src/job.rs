@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use isochrome_host::load::kernels::{Kernel, KernelKind, Walk, Writer};
+use isochrome_host::run::marks::{Edge, MarkWriter};
 use isochrome_host::sys::clock::process_cpu;
 use isochrome_model::units::Bytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -75,13 +76,17 @@ fn ended(work: &mut Work) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// Runs a job every `period`, and prints how long each took, until nobody reads it.
+/// Runs a job every `period`, and prints how long each took, until nobody reads it. Marks its jobs, if somebody asked for that.
 fn periodic(work: &mut Work, period: Duration) -> Result<Verdict> {
     let mut output = std::io::stdout().lock();
+    let marks = MarkWriter::inherited();
+    let mark = |edge| marks.iter().for_each(|marks| marks.mark(edge));
     let mut due = Instant::now();
     loop {
         let begin = Instant::now();
+        mark(Edge::Begin);
         work.job()?;
+        mark(Edge::End);
         let took = begin.elapsed();
         if writeln!(output, "took {:.3} us", took.as_secs_f64() * 1e6).and_then(|()| output.flush()).is_err() {
             return ended(work);

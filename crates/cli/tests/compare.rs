@@ -34,6 +34,8 @@ fn main() -> ExitCode {
             killed(&Fixture::new()?)
         }),
         trial("a_load_generator_that_fails_is_told_and_the_process_is_put_back", || failing(&Fixture::new()?)),
+        trial("calls_of_a_function_are_timed_and_counted_by_the_kernel", || called(&Fixture::new()?)),
+        trial("marked_jobs_and_counted_events_are_measured", || marked(&Fixture::new()?)),
         trial("what_cannot_be_measured_is_refused_before_anything_is_moved", || refused(&Fixture::new()?)),
     ];
     run_trials(trials)
@@ -267,6 +269,53 @@ fn failing(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// Returns the values of the windows that count, and the unit.
+fn values(output: &Output) -> Result<(Vec<f64>, String), NotRun> {
+    let result = numbers(output)?;
+    let values: Vec<f64> = counting(&result).iter().map(|window| window["value"].as_f64().unwrap()).collect();
+    assert!(values.len() >= 4, "{result:#} {}", String::from_utf8_lossy(&output.stderr));
+    Ok((values, result["unit"].as_str().unwrap().to_owned()))
+}
+
+fn called(fixture: &Fixture) -> Outcome {
+    if !fs::exists("/sys/bus/event_source/devices/uprobe").unwrap() {
+        return Err(NotRun("this kernel has no uprobes".to_owned()));
+    }
+    let library = resident::mappings(std::process::id()).unwrap().into_iter().find(|it| it.name.contains("/libc.so"));
+    let Some(library) = library.map(|mapping| mapping.name) else {
+        return Err(NotRun("this program has no libc.so".to_owned()));
+    };
+    // It sleeps 3 ms at a time, by a function of the library.
+    let victim = "python3 -c 'import time\nwhile 1: time.sleep(0.003)'";
+    let measured = |what: &str| {
+        let what = what.replace("LIBC", &library);
+        let arguments = ["--victim", victim, "--measure", &what, "--colors", "0-7", "--windows", "8"];
+        values(&compare(fixture, &arguments).output().unwrap())
+    };
+    let (times, unit) = measured("uprobe:LIBC:clock_nanosleep")?;
+    assert!(unit == "µs" && times.iter().all(|time| *time >= 3000.0), "{times:?} {unit}");
+    let (rates, unit) = measured("throughput:uprobe:LIBC:clock_nanosleep")?;
+    assert!(unit == "1/s" && rates.iter().all(|rate| *rate > 0.0 && *rate <= 334.0), "{rates:?} {unit}");
+    Ok(())
+}
+
+fn marked(fixture: &Fixture) -> Outcome {
+    let walk = format!("{} job walk 64 --every 2ms", fixture.tool().get_program().display());
+    let measured = |victim: &str, what: &str| {
+        let arguments = ["--victim", victim, "--measure", what, "--colors", "0-7", "--windows", "8"];
+        values(&compare(fixture, &arguments).output().unwrap())
+    };
+    let (rates, unit) = measured(&walk, "throughput:marks")?;
+    assert!(unit == "1/s" && rates.iter().all(|rate| *rate > 0.0 && *rate <= 520.0), "{rates:?} {unit}");
+    let (times, unit) = measured(&walk, "marks")?;
+    assert!(unit == "µs" && times.iter().all(|time| *time > 0.0), "{times:?} {unit}");
+    // Memory is mapped, touched and unmapped again and again.
+    let touches = "python3 -c 'import mmap\nwhile 1:\n m = mmap.mmap(-1, 1 << 16)\n m[::4096] = bytes(16)\n m.close()'";
+    let (faults, unit) = measured(touches, "counter:page-faults")?;
+    assert!(unit == "1/s" && faults.iter().all(|faults| *faults > 100.0), "{faults:?} {unit}");
+    Ok(())
+}
+
 fn refused(fixture: &Fixture) -> Outcome {
     let error = |arguments: &[&str]| {
         let output = compare(fixture, arguments).output().unwrap();
@@ -285,6 +334,13 @@ fn refused(fixture: &Fixture) -> Outcome {
         (vec!["--victim", &pid, "--measure", "command:cat"], "how to read what `cat` prints is not known"),
         (vec!["--victim", &pid, "--measure", "command:pgbench x"], "prints no median"),
         (vec!["--victim", &pid, "--measure", "socket:ping:192.0.2.1:6379"], "not on this machine"),
+        (vec!["--victim", &pid, "--measure", "marks"], "give its command line"),
+        (
+            vec!["--victim", &pid, "--measure", "uprobe:/proc/self/exe:no_such_function"],
+            "no function `no_such_function`",
+        ),
+        (vec!["--victim", &pid, "--measure", "uprobe:/etc/passwd:main"], "no program or library"),
+        (vec!["--victim", &pid, "--measure", "counter:no-such-event"], "page-faults"),
         (vec!["--victim", &pid, "--measure", "command:true", number[0], "took"], "0 groups"),
         (
             vec!["--victim", &pid, "--measure", "command:true", number[0], number[1], "--colors", "16"],

@@ -18,6 +18,7 @@ pub mod net;
 pub mod palette;
 pub mod placement;
 pub mod plan;
+pub mod policy;
 pub mod profile;
 pub mod replacement;
 pub mod running;

@@ -21,7 +21,9 @@ pub struct CompareOptions {
     #[arg(long, value_name = "LIST", default_value = "rest")]
     pub neighbor_colors: String,
     /// What to measure: wakeups or wakeups:execution (response or execution time per wake-up, in µs), lines:REGEX (numbers that the victim
-    /// prints), command:CMD (a load generator, run once per window), socket:ping|echo|connect|http:ADDRESS (a built-in prober)
+    /// prints), command:CMD (a load generator, run once per window), socket:ping|echo|connect|http:ADDRESS (a built-in prober),
+    /// uprobe:FILE:FUNCTION (time from call to return), marks (jobs that the victim marks by isochrome.h), counter:EVENT (events per
+    /// second, such as page-faults), throughput:WHAT (how many of these per second)
     #[arg(long, value_name = "WHAT")]
     pub measure: Measured,
     /// Pattern of the number that a load generator prints; redis-benchmark, pgbench, ab and wrk need none
@@ -116,6 +118,25 @@ pub enum Measured {
     Command(String),
     /// A server of this machine.
     Socket(Target),
+    /// Calls of a function, by the file that holds it and its name.
+    Calls(PathBuf, String),
+    /// Jobs that the victim marks itself.
+    Marks,
+    /// Events of a counter, by its name.
+    Counter(String),
+    /// How many of something else per second.
+    Throughput(Box<Measured>),
+}
+
+impl Measured {
+    /// Returns what is measured, and the statistic of a window, which is `asked` unless what is measured is a number per second.
+    pub fn with_statistic(&self, asked: Statistic) -> (&Measured, Statistic) {
+        match self {
+            Measured::Throughput(of) => (of, Statistic::Throughput),
+            Measured::Counter(_) => (self, Statistic::Throughput),
+            other => (other, asked),
+        }
+    }
 }
 
 impl std::str::FromStr for Measured {
@@ -131,7 +152,22 @@ impl std::str::FromStr for Measured {
                 Ok(Measured::Command(command.trim().to_owned()))
             }
             Some(("socket", target)) => target.parse().map(Measured::Socket),
-            _ => Err("write wakeups, lines:REGEX, command:CMD or socket:ping:127.0.0.1:6379".to_owned()),
+            Some(("uprobe", function)) => match function.rsplit_once(':') {
+                Some((file, name)) if !file.is_empty() && !name.is_empty() => {
+                    Ok(Measured::Calls(file.into(), name.to_owned()))
+                }
+                _ => Err("write uprobe:FILE:FUNCTION, such as uprobe:/usr/sbin/nginx:ngx_http_process_request".to_owned()),
+            },
+            None if text == "marks" => Ok(Measured::Marks),
+            Some(("counter", event)) if !event.is_empty() => Ok(Measured::Counter(event.to_owned())),
+            Some(("throughput", of)) => match of.parse()? {
+                Measured::Counter(_) | Measured::Throughput(_) => Err("that is a number per second already".to_owned()),
+                of => Ok(Measured::Throughput(Box::new(of))),
+            },
+            _ => Err(
+                "write wakeups, lines:REGEX, command:CMD, socket:ping:127.0.0.1:6379, uprobe:FILE:FUNCTION, marks, counter:EVENT or throughput: before one of them"
+                    .to_owned(),
+            ),
         }
     }
 }

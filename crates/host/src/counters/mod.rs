@@ -45,7 +45,7 @@ pub struct Counters {
 }
 
 /// Counts at one moment; [`Counters::between`] makes [`Counts`] of two readings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading(GroupReading);
 
 /// Counts between two readings.

@@ -1,6 +1,7 @@
 //! Runs the programs of a task set, and releases, observes and times their jobs.
 
 pub mod blocks;
+pub mod calls;
 pub mod engine;
 mod error;
 pub mod gaps;

@@ -5,9 +5,12 @@
 //! is read here, in the format of perf_event_open(2): number of events, time enabled, time running, then one value per event in the order in
 //! which they were opened.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software, Tracepoint};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
@@ -192,7 +195,12 @@ impl Ring {
 
     /// Adds the same records of another `thread` to this ring. The ring must come from [`open_own`](Self::open_own).
     pub fn attach(&mut self, thread: i32) -> io::Result<()> {
-        let mut counter = thread_switches(self.cpu).observe_pid(thread).build()?;
+        let counter = thread_switches(self.cpu).observe_pid(thread).build()?;
+        self.add(counter)
+    }
+
+    /// Starts `counter`, which writes its records to this ring from now on.
+    fn add(&mut self, mut counter: Counter) -> io::Result<()> {
         // SAFETY: both descriptors are open, and this call takes no pointer.
         let done = unsafe { libc::ioctl(counter.as_raw_fd(), SET_OUTPUT, self.sampler.as_raw_fd()) };
         if done < 0 {
@@ -201,6 +209,33 @@ impl Ring {
         counter.enable()?;
         self.members.push(counter);
         Ok(())
+    }
+
+    /// Opens a ring of `bytes` bytes to which the kernel writes a record whenever a thread on `cpu` enters the function at `offset` of the file
+    /// `path`, or returns from it, in whatever process.
+    ///
+    /// Returns the ring, and the identifiers of the two events in the records: of entering and of returning. [Linux,
+    /// Documentation/trace/uprobetracer.rst]
+    pub fn open_calls(cpu: u32, path: &Path, offset: u64, bytes: usize) -> io::Result<(Ring, [u64; 2])> {
+        let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
+        let kind = kind.trim().parse().map_err(io::Error::other)?;
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let open = |returns: bool| {
+            // The event is set directly: `UProbe` of `perf-event2` is no event that its `Builder` takes (0.7.4).
+            let mut builder = Builder::new(Software::DUMMY);
+            builder.any_pid().one_cpu(cpu as usize).include_kernel().sample_period(1);
+            builder.sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::ID).clockid(Clock::MONOTONIC);
+            let attributes = builder.attrs_mut();
+            (attributes.type_, attributes.config) = (kind, u64::from(returns));
+            (attributes.uprobe_path, attributes.probe_offset) = (path.as_ptr().addr() as u64, offset);
+            builder.build()
+        };
+        let (returning, entering) = (open(true)?, open(false)?);
+        let identifiers = [entering.id(), returning.id()];
+        let mut ring = Ring { sampler: entering.sampled(bytes)?, members: Vec::new(), cpu, pinned: false };
+        ring.add(returning)?;
+        ring.sampler.enable()?;
+        Ok((ring, identifiers))
     }
 
     /// Starts or stops the writing of records. Only the leader is switched: its members follow it.

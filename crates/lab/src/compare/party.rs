@@ -8,6 +8,7 @@ use std::process::Stdio;
 
 use isochrome_host::process::{Pid, status_of};
 use isochrome_host::recolor::watch::family;
+use isochrome_host::run::marks::MarkReader;
 use isochrome_host::run::messages::command;
 use isochrome_host::sys::clock::process_cpu;
 use isochrome_host::sys::launch::{self, Launch};
@@ -44,12 +45,13 @@ impl Party {
     }
 
     /// Starts the program `words`. If its lines are `wanted`, a terminal becomes its standard output, and the other side of the terminal is
-    /// returned; else its output is discarded.
-    pub fn start(words: &[String], wanted: bool) -> io::Result<(Party, Option<OwnedFd>)> {
+    /// returned; else its output is discarded. The program sets its marks for `marks`, if that is given.
+    pub fn start(words: &[String], wanted: bool, marks: Option<&MarkReader>) -> io::Result<(Party, Option<OwnedFd>)> {
         let stderr = File::from(memfd_create("stderr", MemfdFlags::CLOEXEC)?);
         let mut command = command(words)?;
         Launch { attached: true, huge_pages: true, ..Launch::default() }.prepare(&mut command);
         command.stdin(Stdio::null()).stderr(stderr.try_clone()?);
+        marks.into_iter().for_each(|marks| marks.tell(&mut command));
         let output = if wanted {
             let (ours, theirs) = terminal()?;
             command.stdout(theirs);
@@ -164,16 +166,16 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_says_how() {
-        let (failing, _) = Party::start(&words("echo out of luck >&2; exit 3"), false).unwrap();
+        let (failing, _) = Party::start(&words("echo out of luck >&2; exit 3"), false, None).unwrap();
         assert_eq!(wait(failing), "exit code 3; on standard error: out of luck");
-        let (killed, _) = Party::start(&words("kill -9 $$"), false).unwrap();
+        let (killed, _) = Party::start(&words("kill -9 $$"), false, None).unwrap();
         assert_eq!(wait(killed), "signal 9");
         assert!(Party::running(Pid(i32::MAX)).is_none());
     }
 
     #[test]
     fn a_program_that_was_started_here_ends_with_the_experiment_and_another_does_not() {
-        let (party, _) = Party::start(&words("exec sleep 60"), false).unwrap();
+        let (party, _) = Party::start(&words("exec sleep 60"), false, None).unwrap();
         let pid = party.pid;
         let other = Party::running(pid).unwrap();
         drop(other);
@@ -186,7 +188,7 @@ mod tests {
     fn a_program_prints_to_a_terminal_line_by_line() {
         // A C library writes whole lines to a terminal only. Python does the same.
         let script = "if [ -t 1 ]; then echo took 7 us; fi; exec sleep 60";
-        let (_party, output) = Party::start(&words(script), true).unwrap();
+        let (_party, output) = Party::start(&words(script), true, None).unwrap();
         let mut lines = Lines::of(output.unwrap(), Regex::new("took ([0-9]+) us").unwrap());
         let begin = Instant::now();
         loop {

@@ -14,8 +14,11 @@ use super::{Condition, Placed, Statistic, Window};
 
 /// Number of windows of each condition in a block.
 const EACH: usize = 2;
-/// Number of windows in a row without a result after which the experiment ends.
+/// Number of windows in a row in which nothing could be measured after which the experiment ends.
 const FAILURES_MAX: u32 = 4;
+/// Number of windows in a row for which the programs could not be placed after which the experiment ends. Beside a busy CPU a placement fails
+/// several times in a row now and then.
+const PLACEMENTS_MAX: u32 = 12;
 /// Number of wrong placements after which a number of colors is left out of a curve.
 const MISPLACED_MAX: u32 = 2;
 /// Number of blocks that may be given up, for each one that is wanted, until the experiment ends.
@@ -149,6 +152,7 @@ pub fn run(experiment: Experiment<'_>) -> Recorded {
         begin: Instant::now(),
         recorded: Recorded { curve: experiment.settings.curve.clone(), ..Recorded::default() },
         failures: 0,
+        placements: 0,
         misplaced: BTreeMap::new(),
         experiment,
     };
@@ -165,8 +169,10 @@ struct Course<'a> {
     rng: fastrand::Rng,
     begin: Instant,
     recorded: Recorded,
-    /// Number of windows in a row without a result.
+    /// Number of windows in a row in which nothing could be measured.
     failures: u32,
+    /// Number of windows in a row for which the programs could not be placed.
+    placements: u32,
     /// How often the victim could not be placed, by the number of its colors in a curve.
     misplaced: BTreeMap<u32, u32>,
 }
@@ -216,7 +222,8 @@ impl Course<'_> {
                 }
             }
         }
-        Ok(Ending::early("too many windows did not count"))
+        let last = self.recorded.windows.iter().rev().find_map(|window| window.excluded.as_deref());
+        Ok(Ending::early(format!("too many windows did not count, the last: {}", last.unwrap_or_default())))
     }
 
     /// Checks whether a further window may begin.
@@ -263,9 +270,11 @@ impl Course<'_> {
             placed: Vec::new(),
             excluded: None,
         };
+        let mut is_placed = false;
         let outcome = match placed {
             Ok(placed) => {
                 window.excluded = is_wrong(&placed);
+                is_placed = window.excluded.is_none();
                 window.placed = placed;
                 if let (Some(own), true) = (own, window.excluded.is_some()) {
                     *self.misplaced.entry(own).or_default() += 1;
@@ -280,7 +289,12 @@ impl Course<'_> {
             Err(PlaceError::Refused(why)) => Err(Ending::early(format!("a program cannot be moved: {why}"))),
         };
         let counts = outcome.is_ok() && window.excluded.is_none();
-        self.failures = if counts { 0 } else { self.failures + 1 };
+        let is_unmeasured = is_placed && window.value.is_none();
+        match (counts, is_unmeasured) {
+            (true, _) => (self.failures, self.placements) = (0, 0),
+            (false, true) => self.failures += 1,
+            (false, false) => self.placements += 1,
+        }
         let why = window.excluded.clone();
         if outcome.is_ok() {
             self.recorded.windows.push(window);
@@ -291,8 +305,9 @@ impl Course<'_> {
             self.check()?;
         }
         match why {
-            Some(why) if self.failures >= FAILURES_MAX => {
-                Err(Ending::early(format!("{FAILURES_MAX} windows in a row did not count, the last: {why}")))
+            Some(why) if self.failures >= FAILURES_MAX || self.placements >= PLACEMENTS_MAX => {
+                let number = if is_unmeasured { FAILURES_MAX } else { PLACEMENTS_MAX };
+                Err(Ending::early(format!("{number} windows in a row did not count, the last: {why}")))
             }
             _ => Ok(counts),
         }

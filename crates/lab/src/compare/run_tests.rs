@@ -106,7 +106,7 @@ fn settings() -> Settings {
 }
 
 fn sleeper(seconds: &str) -> Party {
-    Party::start(&["sleep".to_owned(), seconds.to_owned()], false).unwrap().0
+    Party::start(&["sleep".to_owned(), seconds.to_owned()], false, None).unwrap().0
 }
 
 /// Runs an experiment on fakes beside programs that sleep.

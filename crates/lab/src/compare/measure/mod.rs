@@ -1,6 +1,8 @@
 //! What is measured of a program in a window, without changing the program.
 
+mod calls;
 mod command;
+mod counts;
 mod lines;
 mod readers;
 mod socket;
@@ -8,7 +10,9 @@ mod wakeups;
 
 use std::time::Duration;
 
+pub use calls::{Calls, Reports};
 pub use command::LoadGenerator;
+pub use counts::Counts;
 pub use lines::Lines;
 pub use readers::Reader;
 pub use socket::{Protocol, Socket, Target};
@@ -45,6 +49,9 @@ pub trait Measure {
     /// Measures a window of about `length`. A load generator that is run once per window takes as long as it takes.
     fn window(&mut self, length: Duration, may_go_on: &mut MayGoOn<'_>) -> Result<Reading, Trouble>;
 }
+
+/// Time between two readings of what the kernel or a program reports, whose buffers must not overflow.
+const BATCH: Duration = Duration::from_millis(50);
 
 /// Time between two questions whether a window may go on.
 const GLANCE: Duration = Duration::from_millis(10);

@@ -11,10 +11,7 @@ use isochrome_model::running::JobRecord;
 use isochrome_model::taskset::programs::Jobs;
 use isochrome_model::units::{CpuId, Ns};
 
-use super::{MayGoOn, Measure, Reading, Trouble, sleep};
-
-/// Time between two readings of the events, whose buffers must not overflow.
-const BATCH: Duration = Duration::from_millis(50);
+use super::{BATCH, MayGoOn, Measure, Reading, Trouble, sleep};
 
 /// Most threads that are followed.
 const THREADS_MAX: usize = 1024;
