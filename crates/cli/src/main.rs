@@ -34,6 +34,7 @@ mod results;
 mod run;
 #[cfg(test)]
 mod schemas;
+mod serve;
 mod simulate;
 mod switch;
 mod trace;
@@ -107,6 +108,8 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Palette(options) => palette::run(&options),
         Verb::Map(options) => map::run(&options),
         Verb::Ps { json } => ps::run(json),
+        Verb::Serve(options) => serve::run(&options),
+        Verb::Policy { verb } => serve::policy(&verb),
         Verb::Demo(options) => demo::run(&options, carry_out),
         Verb::Simulate(options) => simulate::run(&options),
         Verb::Trace(options) => trace::run(&options),

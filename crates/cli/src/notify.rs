@@ -50,6 +50,17 @@ const DESCRIPTORS: usize = 253;
 /// Longest wait for the last messages, once the program has ended.
 const LAST_MESSAGES: Duration = Duration::from_secs(1);
 
+/// Tells the service manager, if there is one, what `message` says of this process. [sd_notify(3)]
+pub fn say(message: &str) {
+    let Some(name) = env::var_os(SOCKET) else { return };
+    let address = match name.as_bytes() {
+        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
+        _ => SocketAddr::from_pathname(&name),
+    };
+    // A manager that does not listen misses nothing that this process could put right.
+    let _ = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address));
+}
+
 /// A socket for the messages of a program, and the thread that passes them on.
 pub struct Relay {
     shared: Arc<Shared>,

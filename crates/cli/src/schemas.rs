@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use isochrome_host::coloring::report as coloring_report;
+use isochrome_host::server::Status;
 use isochrome_lab::miss_ratio::Comparison;
 use isochrome_lab::{compare, conflicts, crpd, flood, interference, kernels, packets, switch};
 use isochrome_model::evidence::{self, Evidence};
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::bench::Kernel;
 use crate::results::{Printed, schema};
-use crate::{doctor, map, plan, ps, recolor, simulate, watch};
+use crate::{doctor, map, plan, ps, recolor, serve, simulate, watch};
 
 /// Environment variable that makes the test write the schema files.
 const WRITE: &str = "ISOCHROME_WRITE_SCHEMAS";
@@ -106,6 +107,7 @@ fn all() -> Vec<(String, Value)> {
         of::<Analyzed>(plan::ANALYSIS_SCHEMA),
         of::<recolor::Shown>(coloring_report::SCHEMA),
         of::<recolor::Repair>(recolor::REPAIR_SCHEMA),
+        of::<Status>(serve::STATUS_SCHEMA),
         of_evidence(),
     ]
 }

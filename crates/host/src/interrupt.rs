@@ -1,8 +1,9 @@
 //! Ctrl-C and SIGTERM: the first signal asks the program to finish, the second one ends it at once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::error::SystemError;
@@ -27,6 +28,13 @@ pub fn install() -> Result<(), SystemError> {
 /// Whether a signal has asked this program to finish.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed) && !FINISHING.load(Ordering::Relaxed)
+}
+
+/// Returns a flag that every SIGHUP sets from now on, by which a server is asked to read its configuration again.
+pub fn on_hangup() -> Result<Arc<AtomicBool>, SystemError> {
+    let hung_up = Arc::new(AtomicBool::new(false));
+    flag::register(SIGHUP, Arc::clone(&hung_up)).map_err(|source| SystemError::Signal { signal: SIGHUP, source })?;
+    Ok(hung_up)
 }
 
 /// Lets work that must be done at the end, such as putting programs back, run in spite of a signal: until the returned value is dropped,

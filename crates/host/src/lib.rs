@@ -16,4 +16,5 @@ pub mod record;
 pub mod run;
 pub mod runtime;
 pub mod sched;
+pub mod server;
 pub mod sys;

@@ -33,7 +33,7 @@ pub use plan::*;
 
 /// The visible verbs as help shows them, grouped by purpose.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Place", &["exec", "recolor", "map", "ps"]),
+    ("Place", &["exec", "recolor", "map", "ps", "serve", "policy"]),
     ("Measure", &["doctor", "probe", "palette", "watch", "compare"]),
     ("Plan and run", &["profile", "plan", "analyze", "run", "export", "import"]),
     ("Model", &["simulate", "trace"]),
@@ -153,6 +153,20 @@ pub enum Verb {
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Keep the programs of a policy on the colors of their classes
+    #[command(
+        after_help = "Examples:\n  isochrome serve --config examples/serve/policy.toml\n  kill -HUP $(pidof isochrome)\nA policy is read again at SIGHUP; one that cannot be used is refused, and the old one stays in force. Programs run on as they are when the server ends."
+    )]
+    Serve(ServeOptions),
+    /// Check and explain the policy of `serve`
+    #[command(
+        after_help = "Examples:\n  isochrome policy check examples/serve/policy.toml\n  isochrome policy diff new.toml\n  isochrome policy explain $(pidof redis-server)\n  isochrome policy status --json | jq '.classes[].members[] | select(.off_color > 0)'"
+    )]
+    Policy {
+        /// What to do.
+        #[command(subcommand)]
+        verb: PolicyVerb,
     },
     /// Show in short what own colors are worth here, and write a report
     #[command(

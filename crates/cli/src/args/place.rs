@@ -175,3 +175,54 @@ impl std::str::FromStr for Ready {
         }
     }
 }
+
+/// Options of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeOptions {
+    /// Policy: classes, their part of the cache, and who belongs to them
+    #[arg(long, value_name = "FILE", default_value = "/etc/isochrome/policy.toml")]
+    pub config: PathBuf,
+    /// Sources of the colors of frames.
+    #[command(flatten)]
+    pub frames: Frames,
+    /// Cache level [default: the outermost private one with more than one color]
+    #[arg(long, value_name = "N")]
+    pub level: Option<u8>,
+    /// Stop a program for at most this long at a time while pages are moved, unless its class says otherwise [default: 15ms]
+    #[arg(long, value_name = "TIME")]
+    pub max_pause: Option<Ns>,
+}
+
+/// What `policy` does.
+#[derive(Debug, Subcommand)]
+pub enum PolicyVerb {
+    /// Check a policy, and show which colors each class would get here
+    Check {
+        /// Policy to check
+        #[arg(value_name = "FILE", default_value = "/etc/isochrome/policy.toml")]
+        file: PathBuf,
+        /// Cache level [default: the outermost private one with more than one color]
+        #[arg(long, value_name = "N")]
+        level: Option<u8>,
+    },
+    /// Show what a policy would change in the one in force
+    Diff {
+        /// Policy to compare
+        #[arg(value_name = "FILE", default_value = "/etc/isochrome/policy.toml")]
+        file: PathBuf,
+        /// Cache level [default: the outermost private one with more than one color]
+        #[arg(long, value_name = "N")]
+        level: Option<u8>,
+    },
+    /// Show to which class a process belongs, and why
+    Explain {
+        /// Number of the process
+        pid: i32,
+    },
+    /// Show the classes in force, with their members and where the pages of these are
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
