@@ -16,7 +16,11 @@ use crate::interrupt;
 /// Number of jobs at the beginning that do not count, because the cache still holds what other programs left there.
 const COLD: u64 = 20;
 
-/// Runs at least `jobs` jobs of `program` at its period on `cpu`, and returns their measurements; `None` if the run was interrupted.
+/// Most runs until one has a job without steal time. A host may withhold the CPU for longer than a short run takes.
+const RUNS_MAX: usize = 10;
+
+/// Runs at least `jobs` jobs of `program` at its period on `cpu`, and returns their measurements; `None` if the run was interrupted. A run in which
+/// all jobs had steal time is made again.
 ///
 /// The program runs in the groups that it `joins` ([`Planned::joins`]), on the memory that `move_to_colors` gives it. `counted` is the event to count.
 /// The execution time of a job is the time for which the program had the CPU from its release until it slept again. The rest of the response
@@ -50,32 +54,37 @@ pub fn profiling_run(
         counted,
         folder,
     };
-    let (mut jobs, mut last) = (Vec::with_capacity(jobs as usize), Ns(0));
-    let mut record = |job: &JobRecord| {
-        // A job that was released before the previous job was complete waits for that job.
-        let free = job.release >= std::mem::replace(&mut last, job.completion) && job.steal_time == Ns(0);
-        if job.instance >= COLD {
-            jobs.push(Execution {
-                time_ns: job.execution.0,
-                is_censored: job.deducted > Ns(0),
-                waiting_ns: if free { job.response().0.saturating_sub(job.execution.0) } else { 0 },
-                misses: job.misses,
-            });
+    for _ in 0..RUNS_MAX {
+        let (mut jobs, mut last) = (Vec::with_capacity(jobs as usize), Ns(0));
+        let mut record = |job: &JobRecord| {
+            // A job that was released before the previous job was complete waits for that job.
+            let free = job.release >= std::mem::replace(&mut last, job.completion) && job.steal_time == Ns(0);
+            if job.instance >= COLD {
+                jobs.push(Execution {
+                    time_ns: job.execution.0,
+                    is_censored: job.deducted > Ns(0),
+                    waiting_ns: if free { job.response().0.saturating_sub(job.execution.0) } else { 0 },
+                    misses: job.misses,
+                });
+            }
+            Ok(())
+        };
+        let hooks = &mut Hooks { move_to_colors, inspect: &mut |_, _| None, record: &mut record };
+        let outcome = engine::run(&request, hooks)?;
+        if outcome.interrupted || interrupt::interrupted() {
+            return Ok(None);
         }
-        Ok(())
-    };
-    let outcome = engine::run(&request, &mut Hooks { move_to_colors, inspect: &mut |_, _| None, record: &mut record })?;
-    if outcome.interrupted || interrupt::interrupted() {
-        return Ok(None);
+        if let Some(failure) = outcome.failures.first() {
+            return Err(RunError::Failed { program: program.name.clone(), what: failure.what.clone() });
+        }
+        match ProfilingRun::of(&jobs) {
+            Some(run) => return Ok(Some(run)),
+            None if jobs.is_empty() => break,
+            None => {}
+        }
     }
-    if let Some(failure) = outcome.failures.first() {
-        return Err(RunError::Failed { program: program.name.clone(), what: failure.what.clone() });
-    }
-    let unknown = || RunError::Failed {
-        program: program.name.clone(),
-        what: "was not seen to complete a job without steal time".to_owned(),
-    };
-    Ok(Some(ProfilingRun::of(&jobs).ok_or_else(unknown)?))
+    let what = "was not seen to complete a job without steal time".to_owned();
+    Err(RunError::Failed { program: program.name.clone(), what })
 }
 
 /// Returns a requirement that every job of `program` meets, because profiling measures jobs without checking them.
