@@ -108,9 +108,16 @@ pub fn write_json_compact(path: &Path, value: &impl Serialize) -> Result<()> {
 /// Prints `text` on standard output.
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
-    Ok(())
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => NobodyListens.into(),
+        _ => error.into(),
+    })
 }
+
+/// The reader of standard output has closed it, as `head` does.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output is closed")]
+struct NobodyListens;
 
 /// Prints `value` on standard output as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
@@ -141,7 +148,7 @@ pub fn versioned<T: Serialize>(schema: &'static str, result: &T) -> impl Seriali
 
 /// Whether `error` only means that the reader of standard output has closed it, as `head` does.
 pub fn nobody_listens(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error.is::<NobodyListens>()
 }
 
 /// Returns the SHA-256 of `content`, in hexadecimal.

@@ -11,6 +11,7 @@ use isochrome_model::units::Bytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::args::JobOptions;
+use crate::files;
 use crate::verdict::Verdict;
 
 /// Largest memory, in KiB, that is walked over or written to.
@@ -118,9 +119,8 @@ pub fn run(options: &JobOptions) -> Result<Verdict> {
     if let Some(period) = options.every {
         return periodic(&mut work, Duration::from_nanos(period.0));
     }
-    let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
-    let mut say = |line: &[u8]| output.write_all(line).and_then(|()| output.flush());
-    say(b"ready\n")?;
+    let mut input = std::io::stdin().lock();
+    files::print("ready\n")?;
     let mut bytes = [0; 256];
     loop {
         let length = input.read(&mut bytes).context("standard input")?;
@@ -129,7 +129,7 @@ pub fn run(options: &JobOptions) -> Result<Verdict> {
         }
         for _ in bytes[..length].iter().filter(|byte| **byte == b'\n') {
             work.job()?;
-            say(b"done\n")?;
+            files::print("done\n")?;
         }
     }
 }

@@ -20,11 +20,13 @@ mod interference;
 mod job;
 mod manual;
 mod map;
+mod metrics;
 mod net;
 mod notify;
 mod palette;
 mod placement;
 mod plan;
+mod policy;
 mod probe;
 mod profile;
 mod ps;
@@ -109,7 +111,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Map(options) => map::run(&options),
         Verb::Ps { json } => ps::run(json),
         Verb::Serve(options) => serve::run(&options),
-        Verb::Policy { verb } => serve::policy(&verb),
+        Verb::Policy { verb } => policy::run(&verb),
         Verb::Demo(options) => demo::run(&options, carry_out),
         Verb::Simulate(options) => simulate::run(&options),
         Verb::Trace(options) => trace::run(&options),
