@@ -1,0 +1,210 @@
+"""What the checks of the memory server share: the service with a policy, programs whose memory is checked, and where their pages are.
+
+Checks run as root inside the emulated machine, where the frame number modulo 16 is the color of a page.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+COLORS = 16
+POLICY = Path("/etc/isochrome/policy.toml")
+UNITS = Path("/run/systemd/system")
+REPORTS = Path("/run/reports")
+HERE = Path(__file__).resolve().parent
+SERVICE = "isochrome.service"
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def policy(control="0-3", others='{ unit = "other*.service" }, { exe = "*/busybox" }'):
+    """A policy whose class `control` has these colors, and these members the rest. That everything has the rest is one check's: the emulated machine has
+    little time left then."""
+    return (
+        f'reserve = "64M"\n\n[class.control]\ncolors = "{control}"\n'
+        'members = [{ unit = "robot-*.service" }, { cgroup = "/rt/*" }]\nclients = ["robot"]\n\n'
+        f'[class.batch]\ncache = "rest"\nmembers = [{others}]\n'
+    )
+
+
+def run(*command, fails=False, **options):
+    """Runs a command, and returns what it prints, errors included. It must end with 0, or must not if it `fails`."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if (done.returncode != 0) != fails:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout.strip()
+
+
+def wait(what, seconds, done):
+    """Waits until `done` returns something true, and returns it. The check fails after `seconds`."""
+    begin = time.monotonic()
+    while not (found := done()):
+        if time.monotonic() - begin > seconds:
+            shown = subprocess.run(["isochrome", "policy", "status"], capture_output=True, text=True)
+            sys.exit(f"not within {seconds} s: {what}\n{shown.stdout}{shown.stderr}{journal()}")
+        time.sleep(0.1)
+    print(f"{what}: after {time.monotonic() - begin:.1f} s")
+    return found
+
+
+def shown(name, unit=SERVICE):
+    """A property of a unit."""
+    return run("systemctl", "show", "--value", f"--property={name}", unit)
+
+
+def state():
+    return shown("ActiveState")
+
+
+def server():
+    """Process number of the server."""
+    return int(shown("MainPID"))
+
+
+def journal(lines=30):
+    return run("journalctl", "--no-pager", "--unit", SERVICE, f"--lines={lines}", "--output=cat")
+
+
+def status():
+    """The state of the server; None if none answers."""
+    done = subprocess.run(["isochrome", "policy", "status", "--json"], capture_output=True, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def colors(name):
+    """The colors of a class as the server reports them; None if there is no such class."""
+    found = status()
+    return next((each["colors"] for each in found["classes"] if each["class"] == name), None) if found else None
+
+
+def member(pid):
+    """The class of a process, and its state as the server reports it; (None, None) if it is in none."""
+    found = status()
+    for each in found["classes"] if found else []:
+        for one in each["members"]:
+            if one["pid"] == pid:
+                return each["class"], one
+    return None, None
+
+
+def listed(text):
+    """The numbers of a list such as 0-3,8."""
+    numbers = set()
+    for piece in text.split(","):
+        first, _, last = piece.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def frames(pid):
+    """The frames of a process's anonymous pages, by the kernel's own files: what the server says of itself is not believed."""
+    found = []
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb") as pagemap:
+        for line in maps:
+            fields = line.split()
+            if len(fields) > 5 and fields[5] != "[heap]":
+                continue
+            begin, end = (int(number, 16) for number in fields[0].split("-"))
+            pagemap.seek(begin // PAGE * 8)
+            entries = pagemap.read((end - begin) // PAGE * 8)
+            for at in range(0, len(entries), 8):
+                entry = int.from_bytes(entries[at : at + 8], "little")
+                if entry >> 63 and entry & ((1 << 55) - 1):
+                    found.append(entry & ((1 << 55) - 1))
+    return found
+
+
+def share(pid, allowed):
+    """Share of a process's anonymous pages whose color is in a list."""
+    found = frames(pid)
+    wanted = listed(allowed)
+    return sum(frame % COLORS in wanted for frame in found) / len(found) if found else 0.0
+
+
+def is_on(pid, name):
+    """Whether a process is in this class, has no page off color by the server's report, and 99 % on the colors of the class by the kernel's."""
+    own, found = member(pid)
+    return own == name and found["off_color"] == 0 and found["seconds_to_colors"] is not None and share(pid, colors(name)) >= 0.99
+
+
+def stopped():
+    """Stops the service, and forgets how often it has failed."""
+    run("systemctl", "stop", SERVICE)
+    # A service that systemd has unloaded meanwhile has nothing to forget, which is an error of this command.
+    subprocess.run(["systemctl", "reset-failed", SERVICE], capture_output=True)
+
+
+def started(text=None):
+    """Makes sure that the server runs with a policy: the usual one unless another is given."""
+    POLICY.parent.mkdir(exist_ok=True)
+    text = text or policy()
+    if state() == "active" and POLICY.exists() and POLICY.read_text() == text:
+        return
+    stopped()
+    POLICY.write_text(text)
+    run("systemctl", "start", SERVICE)
+
+
+def box():
+    """Makes an image for containers from a folder, unless there is one. Returns the image and the folder, which have a static busybox."""
+    folder, image = Path("/run/box"), "localhost/box:emulated"
+    if not folder.exists():
+        for name in ("bin", "dev", "proc", "sys", "etc", "run", "tmp", "var"):
+            (folder / name).mkdir(parents=True)
+        shutil.copy("/usr/bin/busybox", folder / "bin/busybox")
+        with tarfile.open("/run/box.tar", "w") as archive:
+            archive.add(folder, arcname=".")
+        run("podman", "import", "/run/box.tar", image)
+    return image, str(folder)
+
+
+class Holder:
+    """A service whose program holds memory and checks its contents all the time."""
+
+    def __init__(self, name, mebibytes=16, more=""):
+        self.unit, self.report = f"{name}.service", REPORTS / name
+        # Services of any user write there.
+        REPORTS.mkdir(exist_ok=True)
+        REPORTS.chmod(0o1777)
+        self.report.unlink(missing_ok=True)
+        (UNITS / self.unit).parent.mkdir(parents=True, exist_ok=True)
+        (UNITS / self.unit).write_text(
+            f"[Service]\nExecStart=/usr/bin/python3 {HERE}/holder.py {mebibytes} {self.report}\nRestart=no\n{more}"
+        )
+        run("systemctl", "daemon-reload")
+        run("systemctl", "start", self.unit)
+        self.pid = int(shown("MainPID", self.unit))
+        wait(f"{name} has filled its memory", 60, self.rounds)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        run("systemctl", "stop", self.unit)
+        (UNITS / self.unit).unlink()
+
+    def rounds(self):
+        """How often the program has checked all of its memory; 0 if it has not yet. The check fails if a word was wrong."""
+        if not self.report.exists():
+            return 0
+        count, wrong = map(int, self.report.read_text().split())
+        if wrong:
+            sys.exit(f"{self.unit}: {wrong} pages have wrong contents")
+        return count
+
+    def works(self):
+        """Waits until the program, which must be the one that was started, has checked all of its memory twice from now on."""
+        if int(shown("MainPID", self.unit)) != self.pid:
+            sys.exit(f"{self.unit} is not the process that was started: {run('systemctl', 'status', self.unit, fails=True)}")
+        before = self.rounds()
+        wait(f"{self.unit} has checked its memory", 60, lambda: self.rounds() >= before + 2)
+
+
+def require(condition, what):
+    if not condition:
+        sys.exit(f"{what}\n{journal()}")
+    print(what.partition("\n")[0] + ": yes" if "\n" not in what else what)
