@@ -42,7 +42,7 @@ pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Col
         "a limit of {memory} is more than the {available} of memory that are available\n  hint: lower --memory"
     );
     let max_pause = chosen.max_pause.map_or(MAX_PAUSE, |time| Duration::from_nanos(time.0));
-    let limits = Limits { memory, max_pause, force: chosen.force, gives_way: false };
+    let limits = Limits { memory, max_pause, force: chosen.force, gives_way: false, part: None };
     let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
     let request = Request { cpus, wanted, sharing, spread: chosen.spread, limits };
     Ok(Coloring::new((known, numbers), &machine, request)?)

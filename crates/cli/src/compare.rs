@@ -304,9 +304,9 @@ fn measure_of(
         }
         Measured::Command(command) => {
             let program = command.split_whitespace().next().unwrap_or_default();
-            let reader = match number {
-                Some(pattern) => Reader::Numbers(pattern),
-                None => Reader::of_program(program).with_context(|| {
+            let (program, reader) = match number {
+                Some(pattern) => (program, Reader::Numbers(pattern)),
+                None => Reader::of_command(command).with_context(|| {
                     format!("how to read what `{program}` prints is not known\n  hint: --number 'took ([0-9.]+) ms'")
                 })?,
             };

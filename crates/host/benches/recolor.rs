@@ -6,9 +6,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use isochrome_host::color::known::KnownColors;
+use isochrome_host::color::reserve::Reserve;
 use isochrome_host::color::resident;
 use isochrome_host::process::{Pid, ProcessError};
 use isochrome_host::recolor::watch::Watch;
@@ -36,7 +38,11 @@ fn main() -> ExitCode {
     let run = || -> Result<(), RecolorError> {
         // Pages are moved in a single pause, or in as many pauses as needed. Between pauses the program runs for as long as a pause took.
         for (colors, max_pause) in [(8, WHOLE), (4, WHOLE), (8, MAX_PAUSE), (4, MAX_PAUSE)] {
-            speed(bytes, repeats, colors, max_pause)?;
+            speed(bytes, repeats, colors, max_pause, false)?;
+        }
+        // The frames come from a reserve, as the memory server has one.
+        for max_pause in [WHOLE, MAX_PAUSE] {
+            speed(bytes, repeats, 4, max_pause, true)?;
         }
         watched(bytes, repeats, seconds)
     };
@@ -173,20 +179,31 @@ fn print_pauses(pauses_ns: &mut [u64]) {
 /// A pause limit that no pause reaches.
 const WHOLE: Duration = Duration::from_secs(10);
 
-const LIMITS: Limits = Limits { memory: Bytes(4 << 30), force: false, max_pause: MAX_PAUSE, gives_way: false };
+const LIMITS: Limits =
+    Limits { memory: Bytes(4 << 30), force: false, max_pause: MAX_PAUSE, gives_way: false, part: None };
 
 /// Times recoloring to `count` of the colors and plain touching, alternately. Colors are drawn anew every time, because a target gets
 /// frames that the last one gave back.
-fn speed(bytes: usize, repeats: usize, count: u16, max_pause: Duration) -> Result<(), RecolorError> {
+///
+/// `with_reserve`: whether the frames are handed over from a reserve of six times the memory, which is filled before the time is taken.
+fn speed(
+    bytes: usize,
+    repeats: usize,
+    count: u16,
+    max_pause: Duration,
+    with_reserve: bool,
+) -> Result<(), RecolorError> {
     let limits = Limits { max_pause, ..LIMITS };
     let colors: Vec<Color> = (0..count).map(Color).collect();
     let (mut touching, mut recoloring, mut pauses) = (Vec::new(), Vec::new(), Vec::new());
     let (mut moved, mut touched, mut pauses_ns) = (0, 0, Vec::new());
     for repeat in 0..repeats {
         let known = random_colors(repeat);
-        let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false };
         // This leaves the free memory in the same state every time.
         touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
+        let reserve = with_reserve.then(|| Mutex::new(Reserve::new(&known, Bytes(6 * bytes as u64)).expect("memory")));
+        let reserve = reserve.as_ref();
+        let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve };
         let mut target = Target::new();
         target.order(&format!("touch {bytes}"));
         touching.push(target.answer());
@@ -200,9 +217,10 @@ fn speed(bytes: usize, repeats: usize, count: u16, max_pause: Duration) -> Resul
     }
     let middle = |times: &[f64]| median(times).unwrap_or(f64::NAN) / 1e3;
     println!(
-        "recolor {} to {count} of {COLORS} colors in pauses of at most {max_pause:?}: {:.1} ms (pause {:.1} ms), {} pages moved, {} touched; first touch {:.1} ms; ratio {:.2}, of the \
+        "recolor {} to {count} of {COLORS} colors{} in pauses of at most {max_pause:?}: {:.1} ms (pause {:.1} ms), {} pages moved, {} touched; first touch {:.1} ms; ratio {:.2}, of the \
          pause {:.2}",
         Bytes(bytes as u64),
+        if with_reserve { " from a reserve" } else { "" },
         middle(&recoloring),
         middle(&pauses),
         moved / repeats,
@@ -223,7 +241,7 @@ const ROUNDS_A_SECOND: f64 = 100.0;
 fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..4).map(Color).collect();
     let known = random_colors(0);
-    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false };
+    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve: None };
     let mut target = Target::new();
     target.order(&format!("touch {bytes}"));
     target.answer();

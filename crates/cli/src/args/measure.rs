@@ -161,7 +161,7 @@ fn period(text: &str) -> Result<Ns, String> {
 }
 
 /// Parses an address that may be given by its port alone.
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let with_port = || text.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
     text.parse().ok().or_else(with_port).ok_or_else(|| format!("`{text}` is no address: 127.0.0.1:9187, or a port"))
 }

@@ -1,5 +1,8 @@
 //! Options of the verbs that find colors and put programs on them.
 
+use std::net::SocketAddr;
+
+use super::measure::address;
 use super::*;
 
 /// Options of `probe`.
@@ -113,6 +116,10 @@ pub struct ExecOptions {
     /// Colors for the program, and options for moving its pages onto them.
     #[command(flatten)]
     pub colors: ChosenColors,
+    /// Have the memory server (`isochrome serve`) put the program into this class of its policy, and keep it there; --colors are then some of the
+    /// colors of the class, where 0 is its first one
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["exclusive", "group", "spread", "level", "max_pause", "force", "cpu", "fifo", "deadline", "ready", "interval", "no_follow_forks", "strict", "dry_run", "json", "output"])]
+    pub class: Option<String>,
     /// CPUs that the program may run on
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<String>,
@@ -191,6 +198,9 @@ pub struct ServeOptions {
     /// Stop a program for at most this long at a time while pages are moved, unless its class says otherwise [default: 15ms]
     #[arg(long, value_name = "TIME")]
     pub max_pause: Option<Ns>,
+    /// Serve metrics for Prometheus at this address, or at this port of the loopback device
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// What `policy` does.
@@ -219,10 +229,38 @@ pub enum PolicyVerb {
         /// Number of the process
         pid: i32,
     },
+    /// Have the memory server put a process into a class; root may for all, others for their own in classes that name them as clients
+    Join {
+        /// Class of the policy
+        #[arg(required_unless_present_any = ["oci", "cache"])]
+        class: Option<String>,
+        /// Number of the process
+        #[arg(long, value_name = "PID", required_unless_present = "oci", value_parser = clap::value_parser!(i32).range(1..))]
+        pid: Option<i32>,
+        /// Put all processes of its control group there, also later ones
+        #[arg(long)]
+        cgroup: bool,
+        /// Only some colors of the class, such as 0-1, where 0 is its first one
+        #[arg(long, value_name = "LIST", requires = "class")]
+        colors: Option<String>,
+        /// Make a class of its own with so much of the cache, as long as the control group has processes
+        #[arg(long, value_name = "SIZE", conflicts_with = "class")]
+        cache: Option<Bytes>,
+        /// As a hook of an OCI runtime: read the container's state from standard input, and obey its annotations isochrome.class and
+        /// isochrome.cache; the container is started in any case, unless --strict is given
+        #[arg(long, conflicts_with_all = ["class", "pid", "cgroup", "cache"])]
+        oci: bool,
+        /// Fail if a container with an annotation cannot be put into its class
+        #[arg(long, requires = "oci")]
+        strict: bool,
+    },
     /// Show the classes in force, with their members and where the pages of these are
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Print the state again whenever it has changed, until a signal comes or the server ends
+        #[arg(long)]
+        follow: bool,
     },
 }

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         fixture_trial("a_program_that_begins_others_all_the_time_is_recolored", torture::beginning_others),
         fixture_trial("a_program_that_is_about_to_open_a_file_is_recolored", moving::opening),
         fixture_trial("two_recolorings_of_a_program_leave_each_others_memory_alone", torture::by_two_at_a_time),
+        fixture_trial("a_part_of_the_pages_is_moved_in_its_time", moving::in_parts),
         fixture_trial("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", moving::drought),
         fixture_trial("a_program_with_many_mappings_stands_still_for_short_times", moving::many_mappings),
         fixture_trial("a_large_mapping_that_may_only_be_read_is_recolored_in_few_pauses", moving::large_library),

@@ -5,6 +5,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use isochrome_host::color::known::KnownColors;
+use isochrome_host::process::Pid;
+use isochrome_host::recolor::{Limits, Part, Wanted, recolor};
+use isochrome_model::units::{Bytes, Color};
 use serde_json::{Value, json as object};
 
 use crate::fixture::Fixture;
@@ -36,6 +40,29 @@ pub fn opening(fixture: &Fixture) -> Outcome {
     process.wait().unwrap();
     assert_eq!(left, Vec::<Value>::new());
     assert!(moved > 50, "{moved}");
+    Ok(())
+}
+
+/// Checks that a part of the pages ends with the pause in which its time has passed, and leaves the rest to the next one.
+pub fn in_parts(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("alone")?;
+    target.goes_on();
+    let palette = serde_json::from_str(&fs::read_to_string(fixture.path("bits.json")).unwrap()).unwrap();
+    let (known, colors) = (KnownColors::trusted(palette), (0..4).map(Color).collect::<Vec<_>>());
+    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve: None };
+    let max_pause = Duration::from_millis(3);
+    let moved = |part| {
+        let limits = Limits { memory: Bytes(1 << 30), force: false, max_pause, gives_way: false, part };
+        let report = recolor(Pid(target.pid() as i32), &wanted, &limits).unwrap();
+        (report.moved(), report.waiting)
+    };
+    // The memory of the program is more than such a pause moves.
+    let short = Some(Part { pages: usize::MAX, time: Duration::ZERO });
+    let parts = [moved(short), moved(short), moved(None)];
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    assert!(parts[0].1 > parts[1].1 && parts[1].1 > 0 && parts[2].1 == 0, "{parts:?}");
+    assert!(parts.iter().all(|(moved, _)| *moved > 0), "{parts:?}");
     Ok(())
 }
 

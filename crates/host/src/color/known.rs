@@ -123,6 +123,21 @@ impl Verified {
     }
 }
 
+#[cfg(test)]
+impl KnownColors {
+    /// Returns `colors` colors that are the lowest bits of the frame number.
+    pub fn of_bits(colors: u32) -> KnownColors {
+        KnownColors::trusted(Palette {
+            schema: isochrome_model::palette::SCHEMA.to_owned(),
+            level: 2,
+            colors,
+            rule: isochrome_model::palette::Rule::Bits,
+            fingerprint: None,
+            boot_id: None,
+        })
+    }
+}
+
 impl KnownColors {
     /// Creates knowledge from a palette that is trusted without tests: a rule of the machine, or a palette for an emulator without caches.
     pub fn trusted(palette: Palette) -> KnownColors {

@@ -16,6 +16,7 @@ mod modeled;
 pub mod pagemap;
 pub mod pool;
 pub mod reference;
+pub mod reserve;
 pub mod resident;
 pub mod saved;
 pub mod source;

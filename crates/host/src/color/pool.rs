@@ -89,21 +89,31 @@ impl FramePool {
             .map(|color| stock.free[usize::from(color.0)].pop().expect("the stock of every color was checked"))
             .collect();
         let mut region = ColoredRegion { memory, colors: colors.to_vec(), pages: taken, stock: Arc::clone(&self.0) };
-        match stock.mover.move_pages(&stock.arena, &region.pages, &region.memory, &indices) {
-            Ok(()) => {
+        let mut begin = 0;
+        loop {
+            let (from, to) = (&region.pages[begin..], &indices[begin..]);
+            let Err(MoveError { moved, source }) = stock.mover.move_pages(&stock.arena, from, &region.memory, to)
+            else {
                 drop(stock);
-                Ok(region)
+                return Ok(region);
+            };
+            begin += moved;
+            let color = usize::from(region.color_of(begin).0);
+            // A page without a frame is not listed any more: another one of its color takes its place.
+            if source.raw_os_error() == Some(libc::ENOENT)
+                && let Some(other) = stock.free[color].pop()
+            {
+                region.pages[begin] = other;
+                continue;
             }
-            Err(MoveError { moved, source }) => {
-                // Pages that were not moved are still in the pool's arena. Moving them back would replace them by the region's empty pages.
-                // The moved pages go back when the region is dropped, which locks the pool.
-                let colors: Vec<Color> = region.page_colors().skip(moved).collect();
-                for (page, color) in region.pages.drain(moved..).zip(colors).rev() {
-                    stock.free[usize::from(color.0)].push(page);
-                }
-                drop(stock);
-                Err(ColorError::MoveFailed { pages, source })
+            // Pages that were not moved are still in the pool's arena. Moving them back would replace them by the region's empty pages.
+            // The moved pages go back when the region is dropped, which locks the pool.
+            let colors: Vec<Color> = region.page_colors().skip(begin).collect();
+            for (page, color) in region.pages.drain(begin..).zip(colors).rev() {
+                stock.free[usize::from(color.0)].push(page);
             }
+            drop(stock);
+            return Err(ColorError::MoveFailed { pages, source });
         }
     }
 }
@@ -136,6 +146,10 @@ impl ColoredRegion {
     /// Returns the size of the region.
     pub fn size(&self) -> Bytes {
         Bytes((self.pages.len() * page_bytes()) as u64)
+    }
+
+    fn color_of(&self, page: usize) -> Color {
+        self.colors[page % self.colors.len()]
     }
 
     /// Returns the color of each page.
@@ -193,6 +207,25 @@ mod tests {
     /// Lets the pool move `pages` more pages, and then fail once or for good.
     fn tire_after(pool: &FramePool, pages: usize, for_good: bool) {
         pool.stock().mover = Mover::Tiring { left: pages.into(), for_good };
+    }
+
+    #[test]
+    fn a_page_that_has_lost_its_frame_is_replaced_by_another_one_of_its_color() {
+        let pool = pool();
+        // The next page of color 1 and the one after it.
+        let lost: Vec<u32> = pool.stock().free[1].iter().rev().take(2).copied().collect();
+        lost.iter().for_each(|page| pool.stock().arena.release(*page));
+        let before = pool.available();
+        let mut region = pool.take(&[Color(0), Color(1)], 8).unwrap();
+        let found: Vec<u8> = region.bytes_mut().chunks(page_bytes()).map(|page| page[0] % 4).collect();
+        assert_eq!(found, [0, 1, 0, 1, 0, 1, 0, 1]);
+        drop(region);
+        assert_eq!(
+            pool.available(),
+            [before[0], before[1] - 2, before[2], before[3]],
+            "lost pages are not listed again"
+        );
+        assert_listed_pages_are_intact(&pool);
     }
 
     /// Takes every page that the pool lists, and checks that each still has the frame it was listed with.

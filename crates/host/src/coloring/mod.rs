@@ -9,12 +9,12 @@ mod pace;
 pub mod report;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use isochrome_model::machine::{CacheLevel, Machine};
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
-use isochrome_model::units::{Color, CpuId, FrameNumber};
+use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 
 pub use self::keeper::{Hooks, Keeper, Notice, Program};
 pub use self::pace::Readiness;
@@ -22,7 +22,9 @@ use crate::color::ColorError;
 use crate::color::known::{KnownColors, Verified};
 use crate::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
 use crate::color::reference::{Numbers, Reference};
+use crate::color::reserve::Reserve;
 use crate::color::{resident, saved};
+use crate::error::SystemError;
 use crate::process::Pid;
 use crate::recolor::census::{Census, census};
 use crate::recolor::watch::{Tally, Watch};
@@ -69,6 +71,8 @@ pub struct Coloring {
     followed: Option<Instant>,
     /// Limits of a recoloring.
     pub limits: Limits,
+    /// Frames that are handed over before any are drawn.
+    reserve: Option<Arc<Mutex<Reserve>>>,
 }
 
 impl Coloring {
@@ -91,12 +95,56 @@ impl Coloring {
             ledger::Wanted::Free(_) => Vec::new(),
         };
         let known = Arc::new(RwLock::new(Known(known)));
-        Ok(Coloring { known, cache, cpus, sharing, requested, colors, spread, numbers, followed: None, limits })
+        Ok(Coloring {
+            known,
+            cache,
+            cpus,
+            sharing,
+            requested,
+            colors,
+            spread,
+            numbers,
+            followed: None,
+            limits,
+            reserve: None,
+        })
     }
 
     /// Returns a copy of this coloring for another program, which gets `colors` and runs on `cpus`.
     pub fn of_another(&self, colors: Vec<Color>, cpus: Vec<CpuId>) -> Coloring {
         Coloring { cpus, requested: ledger::Wanted::Colors(colors.clone()), colors, ..self.clone() }
+    }
+
+    /// Takes `size` of memory as a reserve of frames for all programs that are moved by this coloring and by copies made from now on; gives an
+    /// earlier reserve back. `None` for no reserve.
+    pub fn hold_reserve(&mut self, size: Option<Bytes>) -> Result<(), SystemError> {
+        self.reserve = None;
+        let reserve = size.map(|size| Reserve::new(&self.known().0, size)).transpose()?;
+        self.reserve = reserve.map(|reserve| Arc::new(Mutex::new(reserve)));
+        Ok(())
+    }
+
+    /// Takes new frames for the reserve in place of those that were given away. Returns how many that were.
+    pub fn refill_reserve(&self) -> usize {
+        let Some(reserve) = &self.reserve else { return 0 };
+        let mut reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = reserve.given();
+        if given > 0 {
+            reserve.refill(&self.known().0);
+        }
+        given
+    }
+
+    /// Gives the memory of the reserve back, until the next refill.
+    pub fn give_back_reserve(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.lock().unwrap_or_else(PoisonError::into_inner).give_back();
+        }
+    }
+
+    /// Returns the number of pages in the reserve.
+    pub fn reserve_pages(&self) -> usize {
+        self.reserve.as_ref().map_or(0, |reserve| reserve.lock().unwrap_or_else(PoisonError::into_inner).held())
     }
 
     /// Enters the colors in the ledger as those of `own`, and returns the coloring.
@@ -308,7 +356,7 @@ impl Coloring {
         loop {
             let done = {
                 let known = self.known();
-                let wanted = Wanted { known: &known.0, colors: &self.colors, spread: true, anew: true };
+                let wanted = Wanted { known: &known.0, colors: &self.colors, spread: true, anew: true, reserve: None };
                 recolor(pid, &wanted, &self.limits)
             };
             match done {
@@ -366,7 +414,8 @@ impl Coloring {
 
     /// Calls `work` with a description of the frames wanted, restricted to `colors`.
     pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
-        work(&Wanted { known: &self.known().0, colors, spread: self.spread, anew: false })
+        let reserve = self.reserve.as_deref();
+        work(&Wanted { known: &self.known().0, colors, spread: self.spread, anew: false, reserve })
     }
 }
 

@@ -17,7 +17,7 @@ use serde::Serialize;
 use self::hardware::{caches, counters, governor, threads, timer, virtualization};
 use self::memory::{can_move, frame_numbers, map_count, memlock, tracing, userfaultfd};
 pub use self::movers::movers;
-use self::scheduling::{cpuset, fifo, isolation, resctrl, steal, throttling};
+use self::scheduling::{cpuset, fifo, isolation, new_processes, resctrl, steal, throttling};
 pub use self::trials::Trials;
 use crate::machine::sysfs::{Note, Sysfs};
 
@@ -100,6 +100,7 @@ pub fn checks(sysfs: &Sysfs, trials: &Trials) -> Vec<Check> {
     all.push(frame_numbers(&trials.frame_number, hypervisor.is_some()));
     all.push(userfaultfd(sysfs, trials));
     all.push(tracing(sysfs, trials.may_trace_all));
+    all.push(new_processes(trials.sees_processes));
     all.push(fifo(&trials.fifo));
     all.extend(throttling(sysfs));
     all.push(memlock(trials.memlock_limit));
@@ -143,6 +144,7 @@ mod tests {
             userfault_full: Ok(userfault::FEATURE_MOVE),
             fifo: Ok(()),
             may_trace_all: true,
+            sees_processes: true,
             memlock_limit: None,
             steal: Some(0.0),
         }
@@ -165,6 +167,7 @@ mod tests {
             userfault_full: Err(denied()),
             fifo: Err(denied()),
             may_trace_all: false,
+            sees_processes: false,
             memlock_limit: Some(Bytes(8 << 20)),
             steal: Some(0.02),
         };

@@ -21,6 +21,21 @@ pub(super) fn fifo(trial: &io::Result<()>) -> Check {
     }
 }
 
+pub(super) fn new_processes(seen: bool) -> Check {
+    const NAME: &str = "new processes";
+    if seen {
+        return Check::new(
+            NAME,
+            Status::Ok,
+            "seen by programs in the kernel",
+            "isochrome serve notices them in 100 ms",
+        );
+    }
+    let why =
+        "isochrome serve notices new processes in 100 ms, but takes up to 5 s if one executes another program later";
+    Check::new(NAME, Status::Limited, "seen by their number", why).remedy("sudo isochrome serve", ROOT)
+}
+
 pub(super) fn throttling(sysfs: &Sysfs) -> Option<Check> {
     const NAME: &str = "real-time throttling";
     let runtime: i64 = sysfs.text("proc/sys/kernel/sched_rt_runtime_us")?.parse().ok()?;

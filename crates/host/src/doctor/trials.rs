@@ -11,6 +11,7 @@ use crate::counters::{CounterError, Slots, usable_slots};
 use crate::machine::setting::{CAP_IPC_LOCK, CAP_SYS_PTRACE, has_capability};
 use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
+use crate::sched::open;
 use crate::sys::memory::Arena;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::userfault;
@@ -30,6 +31,8 @@ pub struct Trials {
     pub fifo: io::Result<()>,
     /// Whether this process may trace any process, by CAP_SYS_PTRACE.
     pub may_trace_all: bool,
+    /// Whether programs in the kernel may report which processes are started.
+    pub sees_processes: bool,
     /// Limit of locked memory; `None` without a limit.
     pub memlock_limit: Option<Bytes>,
     /// Share of steal time in CPU time over a short interval; `None` where it is not known.
@@ -54,6 +57,7 @@ impl Trials {
             userfault_full: userfault::features_for_all_faults(),
             fifo,
             may_trace_all: has_capability(CAP_SYS_PTRACE),
+            sees_processes: open::of_processes().is_some(),
             memlock_limit: getrlimit(Resource::Memlock).current.filter(|_| !has_capability(CAP_IPC_LOCK)).map(Bytes),
             steal,
         }

@@ -5,16 +5,17 @@
 
 use std::time::{Duration, Instant};
 
-use isochrome_model::machine::{CacheLevel, Retention, Waiting};
+use isochrome_model::machine::{CacheLevel, Holds, Machine, Retention, Waiting};
 use isochrome_model::stats::median;
-use isochrome_model::units::{CpuId, Ns};
+use isochrome_model::units::{Bytes, CpuId, Ns};
 
+use crate::color::eviction::LevelSizes;
 use crate::interrupt;
 use crate::machine::setting::RealtimeRequest;
 use crate::machine::sysfs::Note;
 use crate::sys::clock;
 
-use super::{Primed, name, nanoseconds, note, ticks};
+use super::{Primed, name, nanoseconds, note, sizes, ticks};
 
 /// Lengths of the waits, in ns. The first one shows the loss by the measurement alone.
 const WAITS_NS: [u64; 6] = [0, 10_000, 50_000, 200_000, 1_000_000, 10_000_000];
@@ -54,6 +55,25 @@ fn summary(cpu: CpuId, waiting: Waiting, wait_ns: u64, shares: &[f64]) -> Option
     })
 }
 
+/// Samples, in so many rounds, the shares lost in waits of each of `kinds`, a way and a length, and sorts these by both.
+fn sample(primed: &mut Primed, kinds: &mut [(Waiting, u64, Vec<f64>)], rounds: usize, rng: &mut fastrand::Rng) {
+    let begin = Instant::now();
+    // Each round samples all kinds, so that the samples of each kind are spread over the whole time.
+    for _ in 0..rounds {
+        if begin.elapsed() > TIME || interrupt::interrupted() {
+            break;
+        }
+        rng.shuffle(kinds);
+        for (waiting, ns, shares) in kinds.iter_mut() {
+            primed.prime();
+            if wait(*ns, *waiting) {
+                shares.push(primed.share_gone());
+            }
+        }
+    }
+    kinds.sort_by_key(|(waiting, ns, _)| (*waiting == Waiting::Asleep, *ns));
+}
+
 /// Measures the retention of `level` on `cpu`, and adds the results to `level`. A wait that ended late too often is left out; short sleeps
 /// end late on many machines.
 pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, seed: u64, notes: &mut Vec<Note>) {
@@ -67,21 +87,7 @@ pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, s
     // Without a wait busy and asleep are the same.
     let mut kinds: Vec<(Waiting, u64, Vec<f64>)> = WAITS_NS.iter().map(|&ns| (Waiting::Busy, ns, Vec::new())).collect();
     kinds.extend(WAITS_NS[1..].iter().map(|&ns| (Waiting::Asleep, ns, Vec::new())));
-    let begin = Instant::now();
-    // Each round samples all kinds, so that the samples of each kind are spread over the whole time.
-    for _ in 0..SAMPLES_WANTED {
-        if begin.elapsed() > TIME || interrupt::interrupted() {
-            break;
-        }
-        rng.shuffle(&mut kinds);
-        for (waiting, ns, shares) in &mut kinds {
-            primed.prime();
-            if wait(*ns, *waiting) {
-                shares.push(primed.share_gone());
-            }
-        }
-    }
-    kinds.sort_by_key(|(waiting, ns, _)| (*waiting == Waiting::Asleep, *ns));
+    sample(primed, &mut kinds, SAMPLES_WANTED, &mut rng);
     let at_once = median(&kinds[0].2).unwrap_or(1.0);
     if at_once > LOST_AT_ONCE {
         notes.push(note(
@@ -107,6 +113,53 @@ pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, s
                 "other programs or the host hold the CPU; run it while nothing else does",
             ));
         }
+    }
+}
+
+/// Lengths of the waits of a [`Monitor`], in ns. It waits busily, so that no program of this machine has the CPU meanwhile.
+const MONITORED_NS: [u64; 3] = [0, 50_000, 1_000_000];
+/// Size of the largest level that a [`Monitor`] samples. The eviction test of a level holds four times as much memory for each CPU.
+const MONITORED_MAX: Bytes = Bytes(4 << 20);
+
+/// Samples again and again, at little cost, how long cache levels keep their contents while this machine's programs touch nothing.
+pub struct Monitor {
+    levels: Vec<(CpuId, u8, LevelSizes, Option<Primed>)>,
+    rng: fastrand::Rng,
+}
+
+impl Monitor {
+    /// Returns a monitor of all data levels of `machine` on `cpus`, but for the first level, which the kernel and interrupts empty all the time, and for
+    /// those that are larger than 4 MiB.
+    pub fn new(machine: &Machine, cpus: &[CpuId], seed: u64) -> Monitor {
+        let of = |cpu: CpuId| {
+            let is_monitored = move |level: &&CacheLevel| {
+                let bytes = level.geometry.value.cache_bytes();
+                level.level > 1 && level.holds != Holds::Instruction && level.serves(cpu) && bytes <= MONITORED_MAX
+            };
+            let levels = machine.levels.iter().filter(is_monitored);
+            levels.map(move |level| (cpu, level.level, sizes(machine, level, &[cpu]), None))
+        };
+        Monitor { levels: cpus.iter().copied().flat_map(of).collect(), rng: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// Samples every level on every CPU, some 20 ms each, and returns the levels with their retention. What cannot be measured now is left out.
+    pub fn sample(&mut self) -> Vec<(u8, Retention)> {
+        let mut all = Vec::new();
+        for (cpu, level, sizes, primed) in &mut self.levels {
+            let pinned = RealtimeRequest::new().pin(*cpu).apply();
+            if !pinned.notes().is_empty() || interrupt::interrupted() {
+                continue;
+            }
+            if primed.is_none() {
+                *primed = Primed::calibrate(*sizes, self.rng.u64(..)).ok();
+            }
+            let Some(primed) = primed else { continue };
+            let mut kinds = MONITORED_NS.map(|ns| (Waiting::Busy, ns, Vec::new()));
+            sample(primed, &mut kinds, SAMPLES_MIN + SAMPLES_MIN / 3, &mut self.rng);
+            let found = kinds.iter().filter_map(|(waiting, ns, shares)| summary(*cpu, *waiting, *ns, shares));
+            all.extend(found.map(|retention| (*level, retention)));
+        }
+        all
     }
 }
 

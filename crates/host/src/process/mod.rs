@@ -135,11 +135,21 @@ impl Pid {
 
     /// Returns the numeric field `field` of /proc/PID/stat, counted from 1. The name is field 2, the state field 3.
     pub(crate) fn stat(self, field: usize) -> Result<u64, ProcessError> {
+        self.stats([field]).map(|[value]| value)
+    }
+
+    /// Returns several numeric fields of /proc/PID/stat, as they are at the same time.
+    pub(crate) fn stats<const N: usize>(self, fields: [usize; N]) -> Result<[u64; N], ProcessError> {
         let stat = self.text("stat")?;
         let malformed = || ProcessError::Malformed { path: self.path("stat") };
         // The name may hold spaces and parentheses.
         let behind_name = stat.rsplit_once(')').ok_or_else(malformed)?.1;
-        behind_name.split_ascii_whitespace().nth(field - 3).and_then(|field| field.parse().ok()).ok_or_else(malformed)
+        let mut values = [0; N];
+        for (value, field) in values.iter_mut().zip(fields) {
+            let text = behind_name.split_ascii_whitespace().nth(field - 3);
+            *value = text.and_then(|text| text.parse().ok()).ok_or_else(malformed)?;
+        }
+        Ok(values)
     }
 
     /// Returns the address of the vDSO of the process, if it has one. [Linux, include/uapi/linux/auxvec.h, AT_SYSINFO_EHDR]

@@ -37,13 +37,15 @@ impl Census {
         if self.movable() == 0 { 1.0 } else { on as f64 / self.movable() as f64 }
     }
 
-    /// Returns how many times an even share the most frequent of `colors` has: of all movable pages, or of the anonymous ones if that is more.
-    /// Fewer than `few` pages per color count as even.
+    /// Returns how uneven the placement on `colors` is: the pages of the most frequent color divided by an even share, or an even share divided by
+    /// the pages of the rarest, at least one, whichever is more. Of all movable pages, or of the anonymous ones if that is more. Fewer than
+    /// `few` pages per color count as even.
     pub fn crowding(&self, colors: &[Color], few: f64) -> f64 {
         let of = |pages: &[u64]| {
             let even = pages.iter().sum::<u64>() as f64 / colors.len().max(1) as f64;
-            let most = colors.iter().filter_map(|color| pages.get(usize::from(color.0))).max().copied().unwrap_or(0);
-            if even < few { 1.0 } else { most as f64 / even }
+            let of_color = || colors.iter().filter_map(|color| pages.get(usize::from(color.0)).copied());
+            let (most, least) = (of_color().max().unwrap_or(0), of_color().min().unwrap_or(0).max(1));
+            if even < few { 1.0 } else { (most as f64 / even).max(even / least as f64) }
         };
         of(&self.by_color).max(of(&self.anonymous))
     }

@@ -219,7 +219,15 @@ impl RecolorError {
 
     /// Whether the process does not exist, or has ended.
     pub fn is_gone(&self) -> bool {
-        matches!(self, RecolorError::Process(error) if error.is_gone())
+        match self {
+            RecolorError::Process(error) => error.is_gone(),
+            // Of the memory of a process that has ended the kernel reads and writes 0 bytes.
+            RecolorError::Memory { source, .. }
+            | RecolorError::Unmeasured { source: ColorError::RemoteUnreadable { source }, .. } => {
+                matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero)
+            }
+            _ => false,
+        }
     }
 
     /// Whether the same operation may succeed a moment later.
@@ -253,6 +261,17 @@ impl RecolorError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_whose_memory_is_gone_has_ended() {
+        let mut program = std::process::Command::new("true").spawn().unwrap();
+        let memory = std::fs::File::open(format!("/proc/{}/mem", program.id())).unwrap();
+        program.wait().unwrap();
+        let source = std::os::unix::fs::FileExt::read_exact_at(&memory, &mut [0; 8], 4096).unwrap_err();
+        assert!(RecolorError::Memory { pid: 1, source }.is_gone());
+        let source = io::ErrorKind::PermissionDenied.into();
+        assert!(!RecolorError::Memory { pid: 1, source }.is_gone());
+    }
 
     /// If another command replaces the pages of known color and removes their file, the old file can never be opened again.
     #[test]

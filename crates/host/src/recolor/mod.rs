@@ -29,7 +29,7 @@ pub mod watch;
 mod work;
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use isochrome_model::palette::decode::Answer;
@@ -52,7 +52,7 @@ pub use hold::{release_stragglers, repair};
 use page_map::PageMap;
 use pool::Pool;
 use scratch_area::ScratchArea;
-pub use wanted::{Limits, MAX_PAUSE, Wanted};
+pub use wanted::{Limits, MAX_PAUSE, Part, Wanted};
 use work::{Fate, Plan, Planned};
 
 /// The resident pages of one mapping, counted by what a recoloring did or would do with them.
@@ -100,7 +100,7 @@ pub struct Report {
     pub threads: usize,
     /// Size of the memory that was touched to find frames.
     pub touched: Bytes,
-    /// Number of pages that were left because no frame for them was found.
+    /// Number of pages that were left because no frame for them was found, or because they are beyond the [part](Limits::part) to move at a time.
     pub waiting: usize,
 }
 
@@ -227,6 +227,9 @@ fn zero_frame() -> Option<FrameNumber> {
     })
 }
 
+/// Why a page is not moved that is beyond the part of the pages to move at a time.
+const TURN: &str = "waits for its turn";
+
 /// Moves the resident pages of `pid` to frames of the colors wanted, and reports the result. From then on the kernel makes no huge pages
 /// for the process.
 ///
@@ -246,6 +249,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if before.moved() == 0 {
         return Ok(before);
     }
+    let most = limits.part.map_or(usize::MAX, |part| part.pages);
+    let later = classified.off_color.split_off(most.min(classified.off_color.len()));
     let doubtful = if wanted.known.has_unchecked_palette() { classified.on_color.len() } else { 0 };
     let off_color = classified.off_color.len();
     let mut area = ScratchArea::new(pid, &regions, (off_color, off_color + doubtful), wanted, limits)?;
@@ -276,6 +281,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
     learn(pid, wanted, &pool, &pages, &fates)?;
     let mut reports = classified.reports;
+    let unreached = fates.iter().filter(|fate| **fate == Fate::Unreached).count();
     for (planned, fate) in pages.iter().zip(fates) {
         let Some(report) = report_of(&mut reports, &regions[planned.region]) else { continue };
         match fate {
@@ -284,21 +290,30 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
                 report.moved -= 1;
                 report.resident -= 1;
             }
+            Fate::Unreached => {
+                report.moved -= 1;
+                report.leave(TURN);
+            }
             Fate::Immovable(why) => {
                 report.moved -= 1;
                 report.leave(why.as_ref());
             }
         }
     }
-    // These pages came after the draws, or the memory limit held too few frames of the colors.
-    for page in &classified.off_color[pages.len()..] {
+    // Some of these pages came after the draws, or the memory limit held too few frames of the colors.
+    let without_frame = &classified.off_color[pages.len()..];
+    for (page, why) in without_frame
+        .iter()
+        .map(|page| (page, "waits for a frame of the colors"))
+        .chain(later.iter().map(|page| (page, TURN)))
+    {
         let Some(report) = report_of(&mut reports, &regions[page.region]) else { continue };
         report.moved -= 1;
-        report.leave("waits for a frame of the colors");
+        report.leave(why);
     }
     area.remove(&mut pauses)?;
     let touched = Bytes(area.touched - area.layout.pool + area.soaked - area.layout.soak);
-    let waiting = classified.off_color.len() - pages.len();
+    let waiting = without_frame.len() + later.len() + unreached;
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
@@ -312,6 +327,7 @@ fn draw_frames(
     classified: &mut Classified,
     pauses: &mut Vec<u64>,
 ) -> Result<(), RecolorError> {
+    draw_from_reserve(pid, regions, wanted, (area, pool), classified, pauses)?;
     // All touched memory is kept until the last draw, because the kernel hands out freed frames again at once.
     while let Some(draw) = pool.next_draw(classified, wanted, area.untouched(classified.off_color.len(), wanted)) {
         claim::give_way(pid, limits)?;
@@ -321,14 +337,56 @@ fn draw_frames(
             None => area.touch(draw.bytes, pauses)?,
         }
         let pages = touched_pages(pid, start, area.touched)?;
-        let contradictions = wanted.known.contradictions();
-        pool.find(wanted, area, pages, pauses)?;
-        if wanted.known.contradictions() != contradictions {
-            // The palette also determined colors of the program's pages, so these are classified again.
-            *classified = inspect_pages(pid, regions, wanted)?.1;
-            let pages = pid.page_map()?.resident(area.layout.pool, area.touched)?;
-            pool.retain(pid, wanted, &pages);
+        find_frames(pid, regions, wanted, (area, pool), pages, classified, pauses)?;
+    }
+    Ok(())
+}
+
+/// Has frames of the reserve handed over as long as most of them arrive. Without a reserve this does nothing.
+fn draw_from_reserve(
+    pid: Pid,
+    regions: &[Region],
+    wanted: &Wanted,
+    (area, pool): (&mut ScratchArea, &mut Pool),
+    classified: &mut Classified,
+    pauses: &mut Vec<u64>,
+) -> Result<(), RecolorError> {
+    let Some(reserve) = wanted.reserve else { return Ok(()) };
+    let mut reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let lacking = classified.off_color.len().saturating_sub(pool.slots.len());
+        let room = area.untouched(classified.off_color.len(), wanted) as usize / page_bytes();
+        let count = lacking.min(room).min(reserve.available(wanted.colors));
+        if count == 0 {
+            return Ok(());
         }
+        let (start, before) = (area.touched, pool.slots.len());
+        area.touch_handed(count, pauses, |frames| reserve.give(wanted.colors, frames))?;
+        let pages = touched_pages(pid, start, area.touched)?;
+        find_frames(pid, regions, wanted, (area, pool), pages, classified, pauses)?;
+        if pool.slots.len().saturating_sub(before) < count / 2 {
+            return Ok(());
+        }
+    }
+}
+
+/// Finds the colors of `pages`, which were touched last, and classifies everything again where that has contradicted the palette.
+fn find_frames(
+    pid: Pid,
+    regions: &[Region],
+    wanted: &Wanted,
+    (area, pool): (&ScratchArea, &mut Pool),
+    pages: Vec<Page>,
+    classified: &mut Classified,
+    pauses: &mut Vec<u64>,
+) -> Result<(), RecolorError> {
+    let contradictions = wanted.known.contradictions();
+    pool.find(wanted, area, pages, pauses)?;
+    if wanted.known.contradictions() != contradictions {
+        // The palette also determined colors of the program's pages, so these are classified again.
+        *classified = inspect_pages(pid, regions, wanted)?.1;
+        let pages = pid.page_map()?.resident(area.layout.pool, area.touched)?;
+        pool.retain(pid, wanted, &pages);
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ pub struct Pool {
     pub slots: Vec<Slot>,
     /// Number of frames found in the last draw, and the number expected if colors were evenly distributed; `None` before the first draw.
     last: Option<(usize, usize)>,
+    /// Number of frames that were lacking of the scarcest color before the last draw.
+    scarce: usize,
 }
 
 /// A page of the pool whose frame has an allowed color.
@@ -64,15 +66,22 @@ impl Pool {
     /// Returns the memory to touch next, at most the `left` bytes that may still be touched; `None` if nothing is needed or left.
     ///
     /// The first draw covers only a part of what is needed.
-    pub fn next_draw(&self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
+    pub fn next_draw(&mut self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
         let page = page_bytes() as u64;
-        let needed = self.lacking(classified, wanted).bytes(wanted);
+        let lacking = self.lacking(classified, wanted);
+        let scarce_before = std::mem::replace(&mut self.scarce, lacking.scarce);
+        let needed = lacking.bytes(wanted);
         let part = |of: u64| (needed / of / page * page).max(FIRST_AT_LEAST.0).min(needed);
+        // If colors were evenly distributed, each draw would bring as many frames of the scarcest color as of any other.
+        let is_missing = |expected: usize| {
+            2 * scarce_before.saturating_sub(lacking.scarce) < scarce_before.min(expected / wanted.colors.len())
+        };
         let (bytes, is_huge) = match self.last {
             None => (part(FIRST), false),
-            Some((found, expected)) if 10 * found >= 9 * expected => (needed, false),
             // If other programs hold frames of these colors, the frames of other colors between them are free, and the kernel hands these
             // out first. Whole huge pages hold all colors, but take longer.
+            Some((_, expected)) if is_missing(expected) => (needed, true),
+            Some((found, expected)) if 10 * found >= 9 * expected => (needed, false),
             Some((found, expected)) if 2 * found < expected || left < needed / 4 * 5 => (needed, true),
             Some(_) => (part(2), false),
         };
@@ -234,7 +243,10 @@ impl Pool {
 mod tests {
     use std::collections::BTreeMap;
 
+    use isochrome_model::units::Color;
+
     use super::*;
+    use crate::color::known::KnownColors;
     use crate::recolor::OffColorPage;
 
     fn slot(address: u64, color: u64, in_normal_zone: bool) -> Slot {
@@ -259,6 +271,28 @@ mod tests {
         assert_eq!((chosen.len(), distinct.len()), (90, 90));
         assert!(chosen[70..].iter().all(|slot| slot.in_normal_zone));
         assert_eq!(classified.held[&1], [5; 4]);
+    }
+
+    #[test]
+    fn huge_pages_are_touched_where_a_color_does_not_come() {
+        let page = page_bytes() as u64;
+        let known = KnownColors::of_bits(16);
+        let all: Vec<Color> = (0..16).map(Color).collect();
+        let wanted = Wanted { known: &known, colors: &all, spread: true, anew: true, reserve: None };
+        let off_color = (0..128).map(|n| OffColorPage { region: 0, address: n * page }).collect();
+        let held = BTreeMap::from([(0, vec![0; 16])]);
+        let classified = Classified { reports: Vec::new(), off_color, on_color: Vec::new(), held };
+        let mut pool = Pool::default();
+        assert!(pool.next_draw(&classified, &wanted, 1 << 24).is_some_and(|draw| draw.huge.is_none()));
+        // 180 frames come, none of which has one of the first four colors.
+        pool.slots = (0..180).map(|n| slot(n * page, 4 + n % 12, true)).collect();
+        pool.last = Some((180, 180));
+        if Sysfs::system().huge_page_bytes().is_some() {
+            assert!(pool.next_draw(&classified, &wanted, 1 << 24).is_some_and(|draw| draw.huge.is_some()));
+        }
+        // Frames of all colors come, and nothing more is needed.
+        pool.slots = (0..180).map(|n| slot(n * page, n % 16, true)).collect();
+        assert!(pool.next_draw(&classified, &wanted, 1 << 24).is_none());
     }
 
     #[test]

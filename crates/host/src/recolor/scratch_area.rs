@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-use isochrome_model::units::Bytes;
+use isochrome_model::units::{Bytes, CpuId};
 use rustix::thread::sched_getcpu;
 
 use super::calls::{REFERENCE_MAPPED, REFERENCE_OPENED};
@@ -16,6 +16,7 @@ use super::remote;
 use super::wanted::{Limits, Wanted};
 use crate::color::ColorError;
 use crate::color::reference::Reference;
+use crate::machine::setting::RealtimeRequest;
 use crate::process::{Pid, Region};
 use crate::sys::agent::{self, Entry, MoveMethod, RUN, Table};
 use crate::sys::clock;
@@ -302,6 +303,37 @@ impl<'a> ScratchArea<'a> {
             area.split(hold, &blocks)
         });
         touched.and(split)
+    }
+
+    /// Writes to the next `pages` pages of the pool from this process, so that they get the frames that `give` frees. `give` is called with a
+    /// number of frames to free before every few pages.
+    ///
+    /// This works because the kernel takes the frame of a new page from the free frames of the CPU that touches it, also if another process
+    /// touches it. The program runs meanwhile. The area is mapped first if necessary.
+    pub fn touch_handed(
+        &mut self,
+        pages: usize,
+        pauses: &mut Vec<u64>,
+        mut give: impl FnMut(usize) -> usize,
+    ) -> Result<(), RecolorError> {
+        /// Frames that are handed over at a time: fewer than the kernel keeps in the list of a CPU.
+        const PORTION: usize = 64;
+        if !self.left {
+            self.beside(pauses, |_, _| Ok(()))?;
+        }
+        let memory = self.pid.memory()?;
+        // On another CPU frames would not arrive, which is seen afterwards.
+        let _pinned = RealtimeRequest::new().pin(CpuId(sched_getcpu() as u32)).apply();
+        for first in (0..pages).step_by(PORTION) {
+            let count = PORTION.min(pages - first);
+            give(count);
+            for _ in 0..count {
+                // A process that has executed another program, or ended, has lost this memory.
+                memory.write_all_at(&[1], self.touched).map_err(|_| RecolorError::Changed { pid: self.pid.0 })?;
+                self.touched += page_bytes() as u64;
+            }
+        }
+        Ok(())
     }
 
     /// Lets the helpers that `prepare` creates work in the process while it runs, and waits for them. Maps the area first if necessary.

@@ -1,5 +1,6 @@
 //! The input of a recoloring: which frames a process should have, and the limits of the work.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use isochrome_model::units::{Bytes, Color};
@@ -7,6 +8,7 @@ use isochrome_model::units::{Bytes, Color};
 use crate::color::known::KnownColors;
 use crate::color::pagemap::PageEntry;
 use crate::color::reference::Reference;
+use crate::color::reserve::Reserve;
 use crate::process::Pid;
 
 /// The frames that a process should have.
@@ -20,6 +22,8 @@ pub struct Wanted<'a> {
     pub spread: bool,
     /// Whether every page that can be moved gets another frame, even where it has an allowed color. Then no page counts as on color.
     pub anew: bool,
+    /// Frames that are handed over before any are drawn; `None` without a reserve.
+    pub reserve: Option<&'a Mutex<Reserve>>,
 }
 
 impl<'a> Wanted<'a> {
@@ -64,6 +68,17 @@ pub struct Limits {
     pub max_pause: Duration,
     /// Whether to give way if another command has [claimed](super::claim) the process.
     pub gives_way: bool,
+    /// Most to move at a time, so that others do not wait long for their turn; `None` for all.
+    pub part: Option<Part>,
+}
+
+/// Part of a process's pages that is moved at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Most pages to move.
+    pub pages: usize,
+    /// Time after which the process is not stopped again to move more.
+    pub time: Duration,
 }
 
 /// Default of [`Limits::max_pause`].

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use isochrome_model::units::Bytes;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Limits, RecolorError, RegionReport, Wanted, claim, inspect_pages, recolor, release_stragglers, verify, zero_frame,
@@ -34,10 +34,43 @@ pub struct Tally {
     pub off_color: usize,
     /// Number of these pages that cannot be moved, by reason.
     pub immovable: BTreeMap<String, usize>,
+    /// Number of pauses by their length.
+    #[serde(skip)]
+    pub pauses: PauseCounts,
+}
+
+/// Numbers of pauses by their length, and their sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PauseCounts {
+    /// Number of pauses of at most 1, 2, 5, 10, 15, 20, 25, 50 and 100 ms ([`PauseCounts::LIMITS_NS`]) that no earlier number counts, and of longer
+    /// ones.
+    pub counts: [u64; 10],
+    /// Sum of all pauses, in ns.
+    pub sum_ns: u64,
+}
+
+impl PauseCounts {
+    /// Upper limits of the lengths that are counted together, in ns.
+    pub const LIMITS_NS: [u64; 9] =
+        [1_000_000, 2_000_000, 5_000_000, 10_000_000, 15_000_000, 20_000_000, 25_000_000, 50_000_000, 100_000_000];
+
+    fn add(&mut self, pause_ns: u64) {
+        self.counts[Self::LIMITS_NS.partition_point(|limit| *limit < pause_ns)] += 1;
+        self.sum_ns += pause_ns;
+    }
+
+    /// Adds what has been counted in `later` since `earlier`.
+    pub fn add_since(&mut self, earlier: &PauseCounts, later: &PauseCounts) {
+        for ((sum, later), earlier) in self.counts.iter_mut().zip(later.counts).zip(earlier.counts) {
+            *sum += later - earlier;
+        }
+        self.sum_ns += later.sum_ns - earlier.sum_ns;
+    }
 }
 
 impl Tally {
     fn add_pauses(&mut self, pauses: &[u64]) {
+        pauses.iter().for_each(|pause| self.pauses.add(*pause));
         self.pause_ns_max = self.pause_ns_max.max(pauses.iter().copied().max().unwrap_or(0));
         let kept = PAUSES_KEPT.saturating_sub(self.pauses_ns.len());
         self.pauses_ns.extend(pauses.iter().take(kept));

@@ -34,7 +34,7 @@ impl Users {
     }
 
     /// Returns the name of the user `number`, or the number where there is no name.
-    fn name(&self, number: &str) -> String {
+    pub fn name(&self, number: &str) -> String {
         let name = number.parse().ok().and_then(|number: u32| self.0.get(&number).cloned());
         name.unwrap_or_else(|| number.to_owned())
     }
@@ -53,20 +53,13 @@ pub fn facts(pid: Pid, users: &Users) -> Result<(Facts, u64), ProcessError> {
     let started = pid.stat(22)?;
     let exe = fs::read_link(pid.path("exe")).ok().map(|path| path.to_string_lossy().into_owned());
     let exe = exe.map(|path| path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned());
-    let mut cgroups: Vec<String> = Vec::new();
-    for line in pid.text("cgroup")?.lines() {
-        // hierarchy:controllers:path
-        let path = line.splitn(3, ':').nth(2).unwrap_or_default();
-        if path != "/" && !cgroups.iter().any(|known| known == path) {
-            cgroups.push(path.to_owned());
-        }
-    }
     let facts = Facts {
         pid: pid.0,
+        parent: first("PPid").parse().unwrap_or(0),
         name: status_of(&status, "Name").to_owned(),
         vm: exe.as_deref().filter(|exe| is_qemu(exe)).and_then(|_| machine_of(&pid.text("cmdline").ok()?)),
         exe,
-        cgroups,
+        cgroups: groups_in(&pid.text("cgroup")?),
         user: users.name(first("Uid")),
         is_kernel_thread: pid.stat(9)? & KERNEL_THREAD != 0,
         is_traced: first("TracerPid") != "0",
@@ -74,6 +67,29 @@ pub fn facts(pid: Pid, users: &Users) -> Result<(Facts, u64), ProcessError> {
         resident: Bytes(first("VmRSS").parse().unwrap_or(0) << 10),
     };
     Ok((facts, started))
+}
+
+/// Returns the control groups of `pid`, without the roots; none if it has ended.
+pub fn groups(pid: Pid) -> Vec<String> {
+    groups_in(&pid.text("cgroup").unwrap_or_default())
+}
+
+/// Returns the innermost control group of `pid` that this process is not in as well.
+pub fn group_of_its_own(pid: Pid) -> Option<String> {
+    let shared = groups(Pid(std::process::id() as i32));
+    groups(pid).into_iter().filter(|group| !shared.contains(group)).max_by_key(String::len)
+}
+
+fn groups_in(text: &str) -> Vec<String> {
+    let mut groups: Vec<String> = Vec::new();
+    for line in text.lines() {
+        // hierarchy:controllers:path
+        let path = line.splitn(3, ':').nth(2).unwrap_or_default();
+        if path != "/" && !groups.iter().any(|known| known == path) {
+            groups.push(path.to_owned());
+        }
+    }
+    groups
 }
 
 fn since_boot() -> Ns {

@@ -1,34 +1,43 @@
 //! The memory server: keeps the programs of a policy on the colors of their classes. [Liedtke1997, §5.1]
 //!
-//! Every tenth of a second it looks which processes there are, and decides by the policy which class each belongs to. Each member is moved
-//! when it is new, and inspected again when the kernel's counters say that its pages may have other frames.
+//! When a process was started, and once a second, it reads which processes there are, and decides by the policy which class each belongs to. Each
+//! member is moved when it is new, and inspected again when the kernel's counters say that its pages may have other frames.
 //!
 //! The server holds the colors that classes have for themselves in the ledger, so nobody else gets them. Members run on as they are when the
 //! server ends.
 
+mod belonging;
 pub mod facts;
+mod notice;
+mod pressure;
+pub mod published;
+pub mod requests;
 pub mod socket;
+mod status;
 mod vitals;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use isochrome_model::policy::{self, AssignError, Assigned, Belongs, Facts, Policy};
+use isochrome_model::policy::{self, AssignError, Assigned, Belongs, Policy, Share};
 use isochrome_model::units::{Bytes, Color, format_list};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use self::facts::{Users, facts, processes};
+use self::belonging::groups;
+use self::facts::{Users, facts};
+use self::notice::{Notice, Started};
+use self::requests::{Join, Peer, RequestError, Requests};
+pub use self::status::{ClassStatus, MemberStatus, Status, Unmanaged};
 use self::vitals::{Vitals, moved_by_the_kernel};
 use crate::color::ColorError;
 use crate::color::known::Verified;
-use crate::color::ledger::{self, Owner};
+use crate::color::ledger::Owner;
 use crate::coloring::{Coloring, Lease};
-use crate::error::without_hint;
+use crate::error::{SystemError, without_hint};
+use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
-use crate::recolor::RecolorError;
-use crate::recolor::watch::{Tally, Watch};
-use crate::runtime;
+use crate::recolor::watch::{PauseCounts, Tally, Watch};
+use crate::recolor::{Part, RecolorError};
 
 /// Time between two looks at which processes there are.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,6 +50,18 @@ const GROWING: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_secs(1);
 /// Time after which a member is inspected though nothing seems to have happened.
 const INSPECT_ANYWAY: Duration = Duration::from_secs(60);
+/// Time between two refills of the reserve.
+const REFILL: Duration = Duration::from_secs(1);
+/// Share of the time in which some task waits for memory, in percent, above which the reserve is given back, and below which it is taken again.
+const STALLS: (f64, f64) = (1.0, 0.1);
+/// Most pages that are moved at a time: of a class that has the rest, and of another one, which needs several times as much memory to find frames
+/// for. Only one process is recolored at a time on the whole machine.
+const PAGES_AT_ONCE: (usize, usize) = (1 << 13, 1 << 15);
+/// Time after which a member is not stopped again to move more: where pauses move few pages, these would take minutes.
+const TIME_AT_ONCE: Duration = Duration::from_secs(2);
+/// Longest time for which members of classes that have the rest wait for members of other classes: for one that is new to come to its colors, and
+/// for others that are due.
+const COMING: Duration = Duration::from_secs(5);
 /// Longest time between two attempts to move a member that cannot be moved.
 const REST_MAX: Duration = Duration::from_secs(60);
 
@@ -53,26 +74,54 @@ pub enum ServerError {
     /// The colors cannot be had.
     #[error("{0}")]
     Color(#[from] ColorError),
+    /// The requests of an earlier server cannot be read.
+    #[error("{0}")]
+    System(#[from] SystemError),
+    /// The reserve would take more than half of the memory that is available.
+    #[error(
+        "a reserve of {reserve} is more than half of the memory that is available\n  hint: reserve = \"{most}\", or less"
+    )]
+    Reserve {
+        /// Size of the reserve.
+        reserve: Bytes,
+        /// Half of the available memory.
+        most: Bytes,
+    },
 }
 
 /// A server with a policy in force.
 pub struct Server {
     /// All colors.
     all: Coloring,
+    /// The policy as it was read.
+    filed: Policy,
+    /// This policy with the classes that were asked for.
     policy: Policy,
+    requests: Requests,
     classes: Vec<ClassColors>,
     /// The colors that classes have for themselves, in the ledger; `None` if no class has any.
     lease: Option<Lease>,
+    /// Memory of the machine.
+    memory: Bytes,
     users: Users,
     decisions: BTreeMap<i32, Decision>,
     members: BTreeMap<i32, Member>,
     next_look: Instant,
+    notice: Notice,
+    /// Time of the next look at all processes.
+    next_whole_look: Instant,
+    next_refill: Instant,
+    next_purge: Instant,
+    /// Whether the last round has made eviction tests.
+    has_tested: bool,
 }
 
 /// A class with its colors.
 struct ClassColors {
     assigned: Assigned,
     coloring: Coloring,
+    /// Pauses of its members.
+    pauses: PauseCounts,
 }
 
 /// Decision about a process.
@@ -89,94 +138,55 @@ struct Member {
     started: u64,
     /// Index of its class.
     class: usize,
+    /// Some of the colors of the class, if it has not all: their indices.
+    own: Option<(Vec<u32>, Coloring)>,
     since: Instant,
     watch: Watch,
     vitals: Option<Vitals>,
     inspected: Option<Instant>,
     next: Instant,
-    /// Number of attempts in a row that failed.
+    /// Number of attempts in a row that failed, or that brought no page to its color though nothing had happened before.
     failures: u32,
     trouble: Option<String>,
     seconds_to_colors: Option<f64>,
     verified: Option<Verified>,
-}
-
-/// State of the server, as it tells clients.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Status {
-    /// Cache level of the colors.
-    pub level: u8,
-    /// Number of colors of the level.
-    pub colors: u32,
-    /// Classes, in the order of the policy.
-    pub classes: Vec<ClassStatus>,
-    /// Number of processes that are left alone: they belong to no class, or must not be moved.
-    pub left_alone: usize,
-}
-
-/// State of a class.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ClassStatus {
-    /// Name of the class.
-    pub class: String,
-    /// Colors of the class, as a list such as `0-3,8`.
-    pub colors: String,
-    /// Whether no other class has them.
-    pub exclusive: bool,
-    /// Its members.
-    pub members: Vec<MemberStatus>,
-}
-
-/// State of a member.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct MemberStatus {
-    /// Number of the process.
-    pub pid: i32,
-    /// Name of the process.
-    pub name: String,
-    /// Number of resident pages at the last inspection.
-    pub resident: usize,
-    /// Number of these pages that are on color.
-    pub on_color: usize,
-    /// Number of these pages that are off color and can be moved.
-    pub off_color: usize,
-    /// Number of these pages that cannot be moved.
-    pub immovable: usize,
-    /// Number of times that pages were moved.
-    pub sweeps: u64,
-    /// Number of pages that the kernel had given other frames.
-    pub drifted: u64,
-    /// Longest time for which the process stood still, in ns.
-    pub pause_ns_max: u64,
-    /// Time from when the process was noticed until it was on its colors, in s; `None` if it is not yet.
-    pub seconds_to_colors: Option<f64>,
-    /// Number of pages that eviction tests judged, and of those found on color; `None` if none were made.
-    pub verified: Option<(usize, usize)>,
-    /// Why the process could not be moved at the last attempt.
-    pub trouble: Option<String>,
+    /// Whether it has come to its colors, and no eviction tests were made yet.
+    untested: bool,
 }
 
 impl Server {
     /// Returns a server that has `policy` in force, with colors of `all`.
     ///
-    /// Fails if the classes cannot have their colors, or if others hold them.
-    pub fn new(all: Coloring, policy: Policy) -> Result<Server, ServerError> {
+    /// What was put into classes by request of an earlier server with the same `folder` stays there.
+    ///
+    /// Fails if the classes cannot have their colors, if others hold them, or if others could have written the requests.
+    pub fn new(all: Coloring, policy: Policy, folder: &Path) -> Result<Server, ServerError> {
         let mut server = Server {
             all,
+            filed: Policy::default(),
             policy: Policy::default(),
+            requests: Requests::open(folder)?,
             classes: Vec::new(),
             lease: None,
+            memory: Sysfs::system().memory("MemTotal").unwrap_or_default(),
             users: Users::default(),
             decisions: BTreeMap::new(),
             members: BTreeMap::new(),
             next_look: Instant::now(),
+            notice: Notice::open(),
+            next_whole_look: Instant::now(),
+            next_refill: Instant::now() + REFILL,
+            next_purge: Instant::now() + DECIDE_AGAIN,
+            has_tested: false,
         };
+        server.requests.drop_ended(&groups());
         server.put_in_force(policy)?;
         Ok(server)
     }
 
     /// Replaces the policy, and returns what changes, a line for each class. Where this fails, the old policy stays in force.
-    pub fn put_in_force(&mut self, policy: Policy) -> Result<Vec<String>, ServerError> {
+    pub fn put_in_force(&mut self, filed: Policy) -> Result<Vec<String>, ServerError> {
+        let policy = self.requests.added_to(&filed);
         let assigned = self.assign(&policy)?;
         let changes = policy::changes((&self.policy, &self.assigned()), (&policy, &assigned));
         let own: BTreeSet<u32> = policy
@@ -187,6 +197,16 @@ impl Server {
             .flat_map(|(_, assigned)| assigned.colors.iter().copied())
             .collect();
         let color = |color: &u32| Color(*color as u16);
+        let mut all = self.all.clone();
+        if policy.reserve != self.policy.reserve {
+            let available = Sysfs::system().memory("MemAvailable").map(|available| Bytes(available.0 / 2));
+            if let (Some(reserve), Some(most)) = (policy.reserve, available)
+                && reserve > most
+            {
+                return Err(ServerError::Reserve { reserve, most });
+            }
+            all.hold_reserve(policy.reserve).map_err(ColorError::from)?;
+        }
         let lease = if own.is_empty() {
             None
         } else {
@@ -201,6 +221,7 @@ impl Server {
             // The new lease has taken the place of the old one in the ledger, so the old one must not be given back.
             std::mem::forget(before);
         }
+        self.all = all;
         self.classes = policy
             .classes
             .iter()
@@ -209,17 +230,20 @@ impl Server {
                 let mut coloring =
                     self.all.of_another(assigned.colors.iter().map(color).collect(), self.all.cpus().to_vec());
                 coloring.limits.gives_way = true;
+                let has_rest = class.share == Share::Rest;
+                let pages = if has_rest { PAGES_AT_ONCE.0 } else { PAGES_AT_ONCE.1 };
+                coloring.limits.part = Some(Part { pages, time: TIME_AT_ONCE });
                 if let Some(time) = class.max_pause {
                     coloring.limits.max_pause = Duration::from_nanos(time.0);
                 }
-                ClassColors { assigned, coloring }
+                ClassColors { assigned, coloring, pauses: PauseCounts::default() }
             })
             .collect();
         // Every process is decided about again, and every member inspected.
-        (self.policy, self.users) = (policy, Users::of_this_machine());
+        (self.filed, self.policy, self.users) = (filed, policy, Users::of_this_machine());
         self.decisions.clear();
         self.members.clear();
-        self.next_look = Instant::now();
+        self.look_at_all_now();
         Ok(changes)
     }
 
@@ -230,120 +254,139 @@ impl Server {
         policy::assign(policy, self.all.color_count(), per_color)
     }
 
+    fn look_at_all_now(&mut self) {
+        (self.next_look, self.next_whole_look) = (Instant::now(), Instant::now());
+    }
+
     fn assigned(&self) -> Vec<Assigned> {
         self.classes.iter().map(|class| class.assigned.clone()).collect()
     }
 
-    /// Looks for processes and inspects the members whose time has come. Returns how long nothing has to be done then.
+    /// Looks for processes, and inspects one member, or tests it by eviction. Returns the time until there is more to do. Between two rounds, clients
+    /// may have the server.
     pub fn round(&mut self) -> Duration {
-        if Instant::now() >= self.next_look {
-            self.look();
+        let begin = Instant::now();
+        if begin >= self.next_look {
+            let (all, seen) = (begin >= self.next_whole_look, self.notice.since_last());
+            let started = if all { Started::Unknown } else { seen };
+            if started == Started::Unknown {
+                // What nobody reports is seen by looking: which processes have ended, and which have other control groups.
+                let is_reported = matches!(self.notice, Notice::Kernel(_));
+                self.next_whole_look = begin + if is_reported { DECIDE_AGAIN } else { IDLE };
+            }
+            self.look(started);
             self.next_look = Instant::now() + LOOK;
         }
-        let due: Vec<i32> =
-            self.members.iter().filter(|(_, member)| member.next <= Instant::now()).map(|(pid, _)| *pid).collect();
-        let moved = if due.is_empty() { 0 } else { moved_by_the_kernel() };
-        for pid in due {
-            self.keep(Pid(pid), moved);
+        if Instant::now() >= self.next_refill {
+            match pressure::memory_stalls() {
+                Some(stalls) if stalls > STALLS.0 => self.all.give_back_reserve(),
+                Some(stalls) if stalls > STALLS.1 => {}
+                _ => _ = self.all.refill_reserve(),
+            }
+            self.next_refill = Instant::now() + REFILL;
         }
-        let next = self.members.values().map(|member| member.next).min().unwrap_or(self.next_look);
-        next.min(self.next_look).saturating_duration_since(Instant::now())
-    }
-
-    /// Decides which processes belong to which class.
-    fn look(&mut self) {
-        let server = std::process::id() as i32;
-        let running = processes();
-        let alive: BTreeSet<i32> = running.iter().map(|pid| pid.0).collect();
-        self.decisions.retain(|pid, _| alive.contains(pid));
-        self.members.retain(|pid, _| alive.contains(pid));
-        let now = Instant::now();
-        let is_decided = |decision: &Decision| {
-            let passes = matches!(decision.belongs, Belongs::LeftAlone(_, why) if why.passes());
-            now > decision.fresh_until && decision.at.elapsed() < if passes { IDLE } else { DECIDE_AGAIN }
-        };
-        let undecided: Vec<Pid> =
-            running.into_iter().filter(|pid| !self.decisions.get(&pid.0).is_some_and(is_decided)).collect();
-        if undecided.is_empty() {
-            return;
+        if Instant::now() >= self.next_purge {
+            self.purge();
+            self.next_purge = Instant::now() + DECIDE_AGAIN;
         }
-        // Programs that hold colors themselves are kept on them by the `exec` that started them.
-        let grants = ledger::grants_in(&runtime::folder()).unwrap_or_default();
-        let holders: BTreeSet<u32> = grants.iter().map(|grant| grant.owner.pid).collect();
-        for pid in undecided {
-            // A process that has ended meanwhile is nowhere at the next look.
-            let Ok((facts, started)) = facts(pid, &self.users) else { continue };
-            let belongs = match self.policy.class_of(&facts, server) {
-                Belongs::To(..) if holders.contains(&(pid.0 as u32)) => Belongs::Nowhere,
-                belongs => belongs,
-            };
-            self.join(pid, &facts, started, belongs);
-            let age = Duration::from_nanos(facts.age.0);
-            let fresh_until = now + FRESH.saturating_sub(age);
-            self.decisions.insert(pid.0, Decision { belongs, at: now, fresh_until });
+        let mut moved = None;
+        loop {
+            // Members that are due soon are looked at now, so that the server wakes up once for many.
+            let due = self.due(begin + LOOK / 2);
+            let untested = self.members.iter().find(|(_, member)| member.untested).map(|(pid, _)| *pid);
+            match (due, untested) {
+                // A member that has the rest and always grows does not keep others from being tested.
+                (Some((_, true)) | None, Some(pid)) if !self.has_tested => {
+                    self.has_tested = true;
+                    self.test(pid);
+                    return Duration::ZERO;
+                }
+                (Some((pid, _)), _) => {
+                    self.has_tested = false;
+                    if self.keep(Pid(pid), *moved.get_or_insert_with(moved_by_the_kernel)) {
+                        return Duration::ZERO;
+                    }
+                }
+                (None, _) => {
+                    self.has_tested = false;
+                    return self.next_look.saturating_duration_since(Instant::now());
+                }
+            }
         }
     }
 
-    /// Makes the process a member of its class, if it is not one yet.
-    fn join(&mut self, pid: Pid, facts: &Facts, started: u64, belongs: Belongs) {
-        let class = match belongs {
-            Belongs::To(class, _) => Some(class),
-            Belongs::LeftAlone(..) | Belongs::Nowhere => None,
-        };
-        let is_same = |member: &Member| member.started == started && Some(member.class) == class;
-        if self.members.get(&pid.0).is_some_and(is_same) {
-            return;
-        }
-        self.members.remove(&pid.0);
-        let now = Instant::now();
-        let Some(class) = class else { return };
-        let member = Member {
-            name: facts.name.clone(),
-            started,
-            class,
-            since: now,
-            watch: Watch::default(),
-            vitals: None,
-            inspected: None,
-            next: now,
-            failures: 0,
-            trouble: None,
-            seconds_to_colors: None,
-            verified: None,
-        };
-        self.members.insert(pid.0, member);
+    /// Returns the member that is due at `time` and comes next, and whether its class has the rest.
+    fn due(&self, time: Instant) -> Option<(i32, bool)> {
+        next_in_turn(
+            self.members.iter().map(|(pid, member)| Turn {
+                pid: *pid,
+                next: member.next,
+                has_rest: self.policy.classes[member.class].share == Share::Rest,
+                is_coming: member.seconds_to_colors.is_none() && member.failures == 0 && time < member.since + COMING,
+            }),
+            time,
+        )
     }
 
-    /// Inspects the member `pid`, and moves its pages that are off color, unless nothing has happened since the last time.
-    fn keep(&mut self, pid: Pid, moved: u64) {
-        let Some(member) = self.members.get_mut(&pid.0) else { return };
-        if pid.stat(22).ok() != Some(member.started) {
+    /// Puts a process or control group into a class for a client. Returns what was done, in words.
+    pub fn request(&mut self, join: &Join, peer: Peer) -> Result<String, RequestError> {
+        // The user may have been added since.
+        self.users = Users::of_this_machine();
+        let colors: Vec<usize> = self.classes.iter().map(|class| class.assigned.colors.len()).collect();
+        let request = self.requests.judge(join, peer, &self.policy, &colors, &self.users)?;
+        let failed = |error: &dyn std::error::Error| RequestError::Server(error.to_string());
+        let (class, before) = (request.class.clone(), self.requests.granted().to_vec());
+        self.requests.add(request);
+        let changed = self.requests.added_to(&self.filed) != self.policy;
+        let done = match changed {
+            true => self.put_in_force(self.filed.clone()).map(drop).map_err(|error| failed(&error)),
+            false => Ok(()),
+        };
+        if let Err(error) = done.and_then(|()| self.requests.save().map_err(|error| failed(&error))) {
+            self.requests.restore(before);
+            return Err(error);
+        }
+        self.decisions.clear();
+        self.look_at_all_now();
+        let colors = self.policy.class(&class).map(|index| format_list(&self.classes[index].assigned.colors));
+        Ok(format!("class {class}, colors {}", colors.unwrap_or_default()))
+    }
+
+    /// Inspects the member `pid`, and moves its pages that are off color, unless nothing has happened since the last time. Returns whether it was
+    /// inspected. `moved`: the sum of the kernel's counters of moved pages.
+    fn keep(&mut self, pid: Pid, moved: u64) -> bool {
+        let Some(member) = self.members.get_mut(&pid.0) else { return false };
+        let vitals = Vitals::of(pid, moved);
+        if vitals.is_none_or(|vitals| vitals.started != member.started) {
             // It has ended, and another process may have its number.
             self.members.remove(&pid.0);
             self.decisions.remove(&pid.0);
-            return;
+            return false;
         }
-        let vitals = Vitals::of(pid, moved);
         let is_recent = member.inspected.is_some_and(|at| at.elapsed() < INSPECT_ANYWAY);
-        if vitals == member.vitals && is_recent && member.trouble.is_none() && member.seconds_to_colors.is_some() {
+        let (is_unchanged, off_color) = (vitals == member.vitals, member.watch.tally().off_color);
+        if is_unchanged && is_recent && member.trouble.is_none() && has_all_on_color(member.watch.tally()) {
             member.next = Instant::now() + IDLE;
-            return;
+            return false;
         }
-        let coloring = &self.classes[member.class].coloring;
+        let coloring = coloring_of(&self.classes[member.class], &member.own);
+        let (begin, pauses) = (Instant::now(), member.watch.tally().pauses);
         let errors = coloring.with(|wanted| member.watch.round(&[pid], wanted, &coloring.limits));
         member.inspected = Some(Instant::now());
         // What the move itself has touched is no change of the program's.
         member.vitals = Vitals::of(pid, moved_by_the_kernel());
         let rest = match errors.into_iter().next() {
             None => {
-                (member.failures, member.trouble) = (0, None);
+                member.trouble = None;
                 let tally = member.watch.tally();
+                let is_in_vain = is_unchanged && !has_all_on_color(tally) && tally.off_color >= off_color;
+                member.failures = if is_in_vain { member.failures + 1 } else { 0 };
                 if is_on_color(tally) && member.seconds_to_colors.is_none() {
                     member.seconds_to_colors = Some(member.since.elapsed().as_secs_f64());
-                    // A test that cannot be made now says nothing about the pages.
-                    member.verified = coloring.verify_sample(&[pid]).unwrap_or_default();
+                    member.untested = true;
                 }
-                if tally.off_color > 0 { GROWING } else { IDLE }
+                // A member that grows all the time leaves the others half of the time.
+                if has_all_on_color(tally) { IDLE } else { begin.elapsed().max(rest_after(member.failures)) }
             }
             Some((_, error)) => {
                 coloring.renew_after(&error);
@@ -353,10 +396,21 @@ impl Server {
                 }
                 member.failures += 1;
                 member.trouble = Some(without_hint(&error));
-                (GROWING * 2u32.saturating_pow(member.failures.min(10))).min(REST_MAX)
+                rest_after(member.failures)
             }
         };
         member.next = Instant::now() + rest;
+        self.classes[member.class].pauses.add_since(&pauses, &member.watch.tally().pauses);
+        true
+    }
+
+    /// Has eviction tests judge a sample of the pages of a member.
+    fn test(&mut self, pid: i32) {
+        let Some(member) = self.members.get_mut(&pid) else { return };
+        member.untested = false;
+        // A test that cannot be made now says nothing about the pages.
+        member.verified =
+            coloring_of(&self.classes[member.class], &member.own).verify_sample(&[Pid(pid)]).unwrap_or_default();
     }
 
     /// Returns the state of the server.
@@ -369,7 +423,7 @@ impl Server {
                 resident: tally.resident,
                 on_color: tally.on_color,
                 off_color: tally.off_color,
-                immovable: tally.immovable.values().sum(),
+                immovable: tally.immovable.clone(),
                 sweeps: tally.sweeps,
                 drifted: tally.drifted,
                 pause_ns_max: tally.pause_ns_max,
@@ -378,16 +432,20 @@ impl Server {
                 trouble: member.trouble.clone(),
             }
         };
+        let per_color = self.memory.0 / u64::from(self.all.color_count().max(1));
         let class = |(index, class): (usize, &ClassColors)| ClassStatus {
+            memory: Bytes(per_color * class.coloring.colors().len() as u64),
             class: class.assigned.class.clone(),
-            colors: format_list(&class.assigned.colors),
+            colors: format_list(&class.coloring.colors().iter().map(|color| u32::from(color.0)).collect::<Vec<_>>()),
             exclusive: self.policy.classes[index].exclusive,
+            pauses: class.pauses,
             members: self.members.iter().filter(|(_, member)| member.class == index).map(member).collect(),
         };
         Status {
             level: self.all.level(),
             colors: self.all.color_count(),
             classes: self.classes.iter().enumerate().map(class).collect(),
+            reserve_pages: self.all.reserve_pages(),
             left_alone: self.decisions.len() - self.members.len().min(self.decisions.len()),
         }
     }
@@ -404,7 +462,8 @@ impl Server {
             facts.user,
             if facts.cgroups.is_empty() { "/".to_owned() } else { facts.cgroups.join(" ") }
         );
-        let decision = match self.policy.class_of(&facts, std::process::id() as i32) {
+        let requested = self.requests.about(&facts, started).map(|request| request.class.as_str());
+        let decision = match self.policy.class_of(&facts, std::process::id() as i32, requested) {
             Belongs::To(index, member) => {
                 let kept = self.members.get(&pid.0).filter(|member| member.started == started);
                 let colors = format_list(&self.classes[index].assigned.colors);
@@ -413,11 +472,11 @@ impl Server {
                     Some((Some(trouble), _)) => format!("it could not be moved: {trouble}"),
                     Some((None, tally)) => format!("{} of {} pages are on color", tally.on_color, tally.resident),
                 };
-                format!(
-                    "belongs to class {} (colors {colors}) by {{ {} }}; {state}",
-                    class(index).name,
-                    class(index).members[member]
-                )
+                let by = match member {
+                    Some(member) => format!("{{ {} }}", class(index).members[member]),
+                    None => "request".to_owned(),
+                };
+                format!("belongs to class {} (colors {colors}) by {by}; {state}", class(index).name)
             }
             Belongs::LeftAlone(index, why) => {
                 format!("would belong to class {}, but is left alone: {why}", class(index).name)
@@ -428,7 +487,76 @@ impl Server {
     }
 }
 
+/// What decides which member comes next.
+#[derive(Clone, Copy)]
+struct Turn {
+    pid: i32,
+    /// Time at which it is due.
+    next: Instant,
+    /// Whether its class has the rest.
+    has_rest: bool,
+    /// Whether it is new and not on its colors yet.
+    is_coming: bool,
+}
+
+/// Returns which of `members` comes next of those that are due at `time`, and whether its class has the rest. Those of classes that have the rest
+/// come after all others, and not while another one is new, unless they have waited for [`COMING`].
+fn next_in_turn(members: impl Iterator<Item = Turn> + Clone, time: Instant) -> Option<(i32, bool)> {
+    let is_new = members.clone().any(|member| !member.has_rest && member.is_coming);
+    let yields = |member: &Turn| member.has_rest && time < member.next + COMING;
+    let due = members.filter(|member| member.next <= time && !(is_new && yields(member)));
+    due.min_by_key(|member| (yields(member), member.next)).map(|member| (member.pid, member.has_rest))
+}
+
+/// Returns the coloring of a member: that of its class, or of its part of the class.
+fn coloring_of<'c>(class: &'c ClassColors, own: &'c Option<(Vec<u32>, Coloring)>) -> &'c Coloring {
+    own.as_ref().map_or(&class.coloring, |(_, coloring)| coloring)
+}
+
+/// Returns the time until a member is tried again after this number of failures in a row.
+fn rest_after(failures: u32) -> Duration {
+    (GROWING * 2u32.saturating_pow(failures.min(10))).min(REST_MAX)
+}
+
+/// Whether all pages that can be moved are on color.
+fn has_all_on_color(tally: &Tally) -> bool {
+    tally.off_color == 0 && tally.resident > 0
+}
+
 /// Whether at least 99 % of the pages that can be moved are on color.
 fn is_on_color(tally: &Tally) -> bool {
     100 * tally.off_color <= tally.on_color + tally.off_color && tally.resident > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_have_the_rest_come_last_but_do_not_wait_for_ever() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let turn = |pid, seconds, has_rest| Turn { pid, next: at(seconds), has_rest, is_coming: false };
+        let next = |members: &[Turn], seconds| next_in_turn(members.iter().copied(), at(seconds));
+        let (rest, own) = (turn(1, 10, true), turn(2, 11, false));
+        assert_eq!(next(&[rest, own], 9), None);
+        assert_eq!(next(&[rest, own], 10), Some((1, true)));
+        assert_eq!(next(&[rest, own], 12), Some((2, false)));
+        // A new member that is not due itself keeps them waiting, others only when they are due.
+        let new = Turn { is_coming: true, ..turn(3, 20, false) };
+        assert_eq!(next(&[rest, new], 12), None);
+        assert_eq!(next(&[rest, turn(3, 20, false)], 12), Some((1, true)));
+        // New members that never end, or others that are always due, keep them waiting for 5 s.
+        assert_eq!(next(&[rest, new], 15), Some((1, true)));
+        assert_eq!(next(&[rest, own], 15), Some((1, true)));
+    }
+
+    #[test]
+    fn a_member_is_tried_again_until_its_last_page_is_on_color() {
+        // On its colors, but no frame was found for the rest: it is not left alone until it touches something.
+        let tally = |on_color, off_color| Tally { resident: 4542, on_color, off_color, ..Tally::default() };
+        let nearly = tally(4505, 36);
+        assert!(is_on_color(&nearly) && !has_all_on_color(&nearly) && has_all_on_color(&tally(4541, 0)));
+        assert!(rest_after(0) == GROWING && rest_after(3) == 8 * GROWING && rest_after(1000) == REST_MAX);
+    }
 }

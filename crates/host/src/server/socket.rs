@@ -1,7 +1,7 @@
 //! The server's socket: one request and one answer per connection, each a line of JSON.
 //!
-//! Requests are small and answered from what the server knows; none changes anything. A client that is slow, sends too much or sends
-//! nonsense is told so, if it still listens, and let go.
+//! Requests are small. The kernel says who asks ([Linux, unix(7), SO_PEERCRED]), and all but [`Ask::Join`] only read. A client that is slow,
+//! sends too much or sends nonsense is told so, if it still listens, and let go.
 
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::socket_peercred;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Status;
+use super::requests::{Join, Peer};
 
 /// Version of requests and answers.
 pub const VERSION: u32 = 1;
@@ -26,8 +28,11 @@ const NAME: &str = "serve.sock";
 const REQUEST_MAX: u64 = 4096;
 /// Longest time that a client may take to send its request, and to take its answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Most clients at a time. Others are let go at once.
+/// Most clients at a time. Others are let go at once, and ask again.
 const CLIENTS_MAX: usize = 32;
+/// Longest time for which a client that is let go asks again, and the pause in between.
+const ASKING: Duration = Duration::from_secs(5);
+const BETWEEN: Duration = Duration::from_millis(50);
 
 /// Request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -45,10 +50,15 @@ pub struct Request {
 pub enum Ask {
     /// The state of the server.
     Status,
+    /// The state of the server, and its number. If the number is still this one, the answer comes when the state has changed, or after 1 s. The
+    /// first state has the number 1.
+    Next(u64),
     /// To which class a process belongs, and why.
     Explain(i32),
     /// The text of the policy in force.
     Policy,
+    /// To be put into a class.
+    Join(Join),
 }
 
 /// Answer of the server.
@@ -66,14 +76,16 @@ pub struct Answer {
 pub enum Say {
     /// The state of the server.
     Status(Status),
+    /// The state of the server, and its number.
+    Changed(u64, Status),
     /// Text for people.
     Text(String),
     /// The request cannot be answered, for this reason.
     Error(String),
 }
 
-/// Answers requests. It is called in threads of its own.
-pub type Answerer = dyn Fn(Ask) -> Say + Send + Sync;
+/// Answers requests of a peer. It is called in threads of its own.
+pub type Answerer = dyn Fn(Ask, Peer) -> Say + Send + Sync;
 
 /// Returns the path of the socket in `folder`.
 pub fn path_in(folder: &Path) -> PathBuf {
@@ -120,47 +132,75 @@ pub fn listen(folder: &Path, answerer: Arc<Answerer>) -> io::Result<()> {
 fn attend(client: UnixStream, answerer: &Answerer) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
+    let peer = socket_peercred(&client)?;
+    let peer = Peer { pid: peer.pid.as_raw_nonzero().get(), uid: peer.uid.as_raw() };
     let mut line = Vec::new();
     BufReader::new((&client).take(REQUEST_MAX)).read_until(b'\n', &mut line)?;
-    let mut text = serde_json::to_vec(&answer(&line, answerer))?;
+    let mut text = serde_json::to_vec(&answer(&line, peer, answerer))?;
     text.push(b'\n');
     (&client).write_all(&text)
 }
 
-/// Returns the answer to the request in `line`.
-fn answer(line: &[u8], answerer: &Answerer) -> Answer {
+/// Returns the answer to the request in `line`, which `peer` has sent.
+pub fn answer(line: &[u8], peer: Peer, answerer: &Answerer) -> Answer {
     let say = match serde_json::from_slice::<Request>(line) {
         _ if !line.ends_with(b"\n") => Say::Error(format!("a request is one line of at most {REQUEST_MAX} bytes")),
-        Ok(Request { version: VERSION, ask }) => answerer(ask),
+        Ok(Request { version: VERSION, ask }) => answerer(ask, peer),
         Ok(Request { version, .. }) => Say::Error(format!("version {version} is not spoken here, but {VERSION}")),
         Err(error) => Say::Error(format!("not understood: {error}")),
     };
     Answer { version: VERSION, say }
 }
 
-/// Asks the server whose socket is in `folder`.
+/// Asks the server whose socket is in `folder`. If it has too many clients, asks again for 5 s: a request may be made more than once.
 ///
-/// Fails with [`io::ErrorKind::NotFound`] or [`io::ErrorKind::ConnectionRefused`] if no server runs.
+/// Fails with [`io::ErrorKind::NotFound`] or [`io::ErrorKind::ConnectionRefused`] if no server runs, and with
+/// [`io::ErrorKind::ResourceBusy`] if the server has too many clients all the time.
 pub fn ask(folder: &Path, ask: Ask) -> io::Result<Say> {
-    let server = UnixStream::connect(path_in(folder))?;
-    server.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut request = serde_json::to_vec(&Request { version: VERSION, ask })?;
     request.push(b'\n');
-    (&server).write_all(&request)?;
+    let begin = Instant::now();
+    loop {
+        let line = match ask_once(folder, &request) {
+            // Which error a closed connection gives depends on whether the client was still writing.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                Vec::new()
+            }
+            line => line?,
+        };
+        if !line.is_empty() {
+            return Ok(serde_json::from_slice::<Answer>(&line)?.say);
+        }
+        if begin.elapsed() > ASKING {
+            let why = format!("it has more than {CLIENTS_MAX} clients at a time\n  hint: try again");
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+        }
+        thread::sleep(BETWEEN);
+    }
+}
+
+/// Returns the line that the server answers to `request`; nothing if it closes the connection.
+fn ask_once(folder: &Path, request: &[u8]) -> io::Result<Vec<u8>> {
+    let server = UnixStream::connect(path_in(folder))?;
+    server.set_read_timeout(Some(Duration::from_secs(10)))?;
+    (&server).write_all(request)?;
     let mut line = Vec::new();
     BufReader::new(&server).read_until(b'\n', &mut line)?;
-    Ok(serde_json::from_slice::<Answer>(&line)?.say)
+    Ok(line)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::requests::Destination;
 
     fn answerer() -> Arc<Answerer> {
-        Arc::new(|ask| match ask {
+        Arc::new(|ask, peer| match ask {
             Ask::Status => Say::Status(Status { level: 2, colors: 16, ..Status::default() }),
+            Ask::Next(number) => Say::Changed(number + 1, Status::default()),
             Ask::Explain(pid) => Say::Text(format!("process {pid}")),
             Ask::Policy => Say::Text(String::new()),
+            Ask::Join(_) => Say::Text(format!("{} of {}", peer.pid, peer.uid)),
         })
     }
 
@@ -170,19 +210,23 @@ mod tests {
         listen(folder.path(), answerer()).unwrap();
         assert_eq!(ask(folder.path(), Ask::Explain(7)).unwrap(), Say::Text("process 7".to_owned()));
         assert!(matches!(ask(folder.path(), Ask::Status).unwrap(), Say::Status(Status { colors: 16, .. })));
+        let join = Join { into: Destination::Class("a".to_owned()), pid: None, group: false, colors: None };
+        let own = (std::process::id(), rustix::process::getuid().as_raw());
+        assert_eq!(ask(folder.path(), Ask::Join(join)).unwrap(), Say::Text(format!("{} of {}", own.0, own.1)));
         let other = tempfile::tempdir().unwrap();
         assert_eq!(ask(other.path(), Ask::Status).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
     fn nonsense_is_answered_with_an_error() {
-        let error = |line: &[u8]| match answer(line, answerer().as_ref()).say {
+        let error = |line: &[u8]| match answer(line, Peer { pid: 1, uid: 0 }, answerer().as_ref()).say {
             Say::Error(error) => error,
             say => panic!("{say:?}"),
         };
         assert!(error(b"{\"version\":2,\"ask\":\"status\"}\n").contains("version 2"));
         assert!(error(b"{\"version\":1,\"ask\":\"status\",\"more\":1}\n").contains("not understood"));
         assert!(error(b"{\"version\":1,\"ask\":\"everything\"}\n").contains("not understood"));
+        assert!(error(b"{\"version\":1,\"ask\":{\"join\":{\"class\":\"a\"}}}\n").contains("not understood"));
         assert!(error(b"\xff\xfe\n").contains("not understood"));
         assert!(error(&vec![b'x'; REQUEST_MAX as usize]).contains("one line"));
         assert!(error(b"").contains("one line"));
@@ -198,6 +242,9 @@ mod tests {
         // The server reads no more than a request may have, and closes.
         let _ = much.write_all(&vec![b'x'; 1 << 20]);
         assert_eq!(ask(folder.path(), Ask::Explain(1)).unwrap(), Say::Text("process 1".to_owned()));
-        drop(silent);
+        // Those who come while there are too many ask again until the silent ones have been let go.
+        let more: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| connect()).collect();
+        assert_eq!(ask(folder.path(), Ask::Explain(2)).unwrap(), Say::Text("process 2".to_owned()));
+        drop((silent, more));
     }
 }

@@ -18,6 +18,8 @@ const COUNTERS: [&str; 6] = [
 /// What is compared from one look to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vitals {
+    /// Start time of the process, in ticks since boot.
+    pub started: u64,
     /// Page faults of the process so far: every page that it touches for the first time, and every page that the kernel brings back, is one.
     faults: u64,
     /// Sum of the kernel's counters.
@@ -41,7 +43,8 @@ impl Vitals {
     /// Returns the vitals of `pid`, given what the kernel has moved so far; `None` if the process has ended.
     pub fn of(pid: Pid, moved: u64) -> Option<Vitals> {
         // Fields 10 and 12 are minor and major faults. Those of children that have ended are fields 11 and 13.
-        Some(Vitals { faults: pid.stat(10).ok()? + pid.stat(12).ok()?, moved })
+        let [minor, major, started] = pid.stats([10, 12, 22]).ok()?;
+        Some(Vitals { started, faults: minor + major, moved })
     }
 }
 

@@ -5,6 +5,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
+/// Advice to make pages a huge page. The libc crate has it for some C libraries only. [Linux, include/uapi/asm-generic/mman-common.h]
+const MADV_COLLAPSE: i32 = 25;
+
 /// A mapping, unmapped on drop. Its pages are numbered from 0.
 pub struct Arena {
     base: NonNull<u8>,
@@ -60,7 +63,7 @@ impl Arena {
             unsafe {
                 let word = base.cast::<u64>();
                 word.write_volatile(word.read_volatile());
-                libc::madvise(base.cast(), huge_bytes, libc::MADV_COLLAPSE) == 0
+                libc::madvise(base.cast(), huge_bytes, MADV_COLLAPSE) == 0
             }
         };
         let whole = pages.min(self.page_count()) / step;

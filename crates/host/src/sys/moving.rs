@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use super::memory::{Arena, page_bytes};
 use super::userfault;
@@ -51,8 +52,37 @@ struct Move {
     moved: i64,
 }
 
-/// Maximum number of attempts at moving a page that the kernel keeps busy.
-const TRIES: u32 = 1000;
+/// Time for which a page that the kernel keeps busy is tried again. A thread that compacts memory may lose its CPU while it moves the page.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for which a page is tried again that seems to have no frame: its entry is empty for an instant while its contents are moved.
+const PATIENCE_WITHOUT_FRAME: Duration = Duration::from_millis(100);
+/// Number of attempts after which the next ones wait in between.
+const SPINS: u32 = 100;
+/// Time between two attempts then.
+const BREAK: Duration = Duration::from_micros(100);
+
+/// Attempts at moving a page that the kernel keeps busy.
+#[derive(Default)]
+struct Attempts {
+    number: u32,
+    since: Option<Instant>,
+}
+
+impl Attempts {
+    /// Whether a further attempt is worth while after `error`. Waits before it, if there were many.
+    fn go_on(&mut self, error: &io::Error) -> bool {
+        let patience = match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EBUSY | libc::EEXIST) => PATIENCE,
+            Some(libc::ENOENT) => PATIENCE_WITHOUT_FRAME,
+            _ => return false,
+        };
+        self.number += 1;
+        if self.number > SPINS {
+            std::thread::sleep(BREAK);
+        }
+        self.since.get_or_insert_with(Instant::now).elapsed() < patience
+    }
+}
 
 impl Mover {
     /// Returns the best mechanism that this kernel allows. None of them needs a privilege.
@@ -144,7 +174,7 @@ fn move_run(
 ) -> io::Result<()> {
     let (mut src, mut dst) = (from.pages_ptr(src, count) as u64, to.pages_ptr(dst, count) as u64);
     let mut len = (count * page_bytes()) as u64;
-    let mut tries = 0;
+    let mut attempts = Attempts::default();
     while len > 0 {
         let mut request = Move { dst, src, len, mode: 0, moved: 0 };
         let result = ioctl(fd, UFFDIO_MOVE, &mut request);
@@ -154,21 +184,15 @@ fn move_run(
         *moved_pages += moved as usize / page_bytes();
         match result {
             Ok(()) => {}
-            Err(_) if moved > 0 => {}
-            // ENOENT: while the kernel moves the contents of a page elsewhere (compaction), its entry is empty for an instant.
-            Err(error)
-                if tries < TRIES && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOENT)) =>
-            {
-                tries += 1
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) && tries < TRIES => {
-                tries += 1;
+            Err(_) if moved > 0 => attempts = Attempts::default(),
+            Err(error) if !attempts.go_on(&error) => return Err(error),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 // There is a page at the destination already: a page of zeros that an accidental access created.
                 // SAFETY: `dst` is a page of the run, of which `len > 0` bytes are left and which was checked to lie inside
                 // `to`; its old contents are what the move replaces.
                 unsafe { libc::madvise(dst as *mut libc::c_void, page_bytes(), libc::MADV_DONTNEED) };
             }
-            Err(error) => return Err(error),
+            Err(_) => {}
         }
     }
     Ok(())
@@ -200,7 +224,7 @@ fn ioctl<T>(fd: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
     // SAFETY: each request above is used with the structure of its definition in linux/userfaultfd.h, which the kernel
     // reads and writes. The addresses inside name a whole arena, to be registered or not, or runs of pages that `pages_ptr`
     // checked to lie inside two different arenas, which nothing borrows exclusively.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(argument)) } {
+    match unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         slices::page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one if switches_are_recorded,
         slices::page_faults_are_those_of_the_right_thread_by_programs_in_the_kernel_too if runs_programs_in_the_kernel,
         sources::all_sources_report_the_same_switches_wake_ups_and_times if runs_programs_in_the_kernel,
+        sources::programs_in_the_kernel_see_starts_and_executed_programs_but_no_threads if sees_processes,
         sources::tracefs_goes_on_recording_one_cpu_when_another_is_turned_off if records_two_cpus_by_tracefs,
         slices::misses_of_two_threads_that_share_a_cpu_go_to_the_right_one if counts_miss_ratios,
         slices::polls_put_counts_down_to_whom_they_interrupt if switches_are_recorded,

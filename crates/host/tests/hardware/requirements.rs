@@ -9,6 +9,7 @@ use isochrome_host::load::net::tap;
 use isochrome_host::machine::setting::RealtimeRequest;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::sched::bpf::BpfEvents;
+use isochrome_host::sched::open;
 use isochrome_host::sched::slices::{Slices, proved_events};
 use isochrome_host::sched::tracefs::Tracefs;
 use isochrome_host::sys::scheduling::Scheduling;
@@ -87,6 +88,11 @@ pub fn records_two_cpus_by_tracefs() -> Result<(), String> {
 
 pub fn runs_programs_in_the_kernel() -> Result<(), String> {
     BpfEvents::of_switches(&[allowed_cpus()[0]], &[]).map(drop).map_err(|error| error.to_string())
+}
+
+pub fn sees_processes() -> Result<(), String> {
+    runs_programs_in_the_kernel()?;
+    open::of_processes().map(drop).ok_or_else(|| "processes have other numbers here than in the kernel".to_owned())
 }
 
 pub fn switches_are_recorded() -> Result<(), String> {

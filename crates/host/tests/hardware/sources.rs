@@ -1,7 +1,11 @@
 //! Sources of scheduling events.
 
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
 use isochrome_host::machine::setting::RealtimeRequest;
 use isochrome_host::sched::bpf::BpfEvents;
+use isochrome_host::sched::open;
 use isochrome_host::sched::perf::PerfRings;
 use isochrome_host::sched::source::Source;
 use isochrome_host::sched::tracefs::Tracefs;
@@ -45,6 +49,29 @@ pub fn all_sources_report_the_same_switches_wake_ups_and_times() {
         assert!(expected.len() >= HANDOFFS, "{}", expected.len());
         assert!(agree_but_at_the_ends(&found, &expected), "{found:?} and {expected:?}");
     }
+}
+
+pub fn programs_in_the_kernel_see_starts_and_executed_programs_but_no_threads() {
+    let mut source = open::of_processes().unwrap();
+    let mut seen = |process: u32| source.since_last().unwrap().contains(&(process as i32));
+    let mut command = Command::new("sh");
+    let mut child = command.args(["-c", "read line; exec sleep 60"]).stdin(Stdio::piped()).spawn().unwrap();
+    let shell = child.id();
+    assert!(seen(shell));
+    // The shell waits, so that nothing is seen of it until it executes another program.
+    std::thread::sleep(Duration::from_millis(200));
+    seen(shell);
+    assert!(!seen(shell));
+    drop(child.stdin.take());
+    let begin = Instant::now();
+    while !seen(shell) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the executed program is not seen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let thread = std::thread::spawn(rustix::thread::gettid).join().unwrap();
+    assert!(!seen(thread.as_raw_nonzero().get() as u32));
 }
 
 pub fn tracefs_goes_on_recording_one_cpu_when_another_is_turned_off() {

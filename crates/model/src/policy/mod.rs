@@ -19,6 +19,8 @@ use crate::units::{Bytes, Ns};
 pub struct Policy {
     /// The classes, in the order of the file.
     pub classes: Vec<Class>,
+    /// Size of the reserve of frames that the server holds; `None` without a reserve.
+    pub reserve: Option<Bytes>,
 }
 
 /// A class of programs.
@@ -34,6 +36,8 @@ pub struct Class {
     pub max_pause: Option<Ns>,
     /// What belongs to the class.
     pub members: Vec<Member>,
+    /// Users who may put their own processes into the class by request; `*` for all of them. Root always may.
+    pub clients: Vec<String>,
 }
 
 /// A part of the cache.
@@ -69,6 +73,8 @@ pub struct Member {
 pub struct Facts {
     /// Number of the process.
     pub pid: i32,
+    /// Number of its parent.
+    pub parent: i32,
     /// Name of the process.
     pub name: String,
     /// The executable file; `None` for threads of the kernel.
@@ -134,8 +140,8 @@ impl LeftAlone {
 /// Decision about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Belongs {
-    /// It belongs to the class with this index, by the member with the second index.
-    To(usize, usize),
+    /// It belongs to the class with this index, by the member with the second index; `None` if it was put there by request.
+    To(usize, Option<usize>),
     /// It would belong to the class with this index, but is left alone.
     LeftAlone(usize, LeftAlone),
     /// No member matches.
@@ -143,10 +149,14 @@ pub enum Belongs {
 }
 
 impl Policy {
-    /// Decides which class the process with these `facts` belongs to. `server`: number of the server's own process.
-    pub fn class_of(&self, facts: &Facts, server: i32) -> Belongs {
+    /// Decides which class the process with these `facts` belongs to. `server`: number of the server's own process. `requested`: the class into
+    /// which it was put by request, which comes before the members of all classes.
+    pub fn class_of(&self, facts: &Facts, server: i32, requested: Option<&str>) -> Belongs {
         let matching = |class: &Class| class.members.iter().position(|member| member.matches(facts));
-        let found = self.classes.iter().enumerate().find_map(|(index, class)| Some((index, matching(class)?)));
+        let by_request = requested.and_then(|name| Some((self.class(name)?, None)));
+        let by_member =
+            || self.classes.iter().enumerate().find_map(|(index, class)| Some((index, Some(matching(class)?))));
+        let found = by_request.or_else(by_member);
         let Some((class, member)) = found else { return Belongs::Nowhere };
         let has_rest = self.classes[class].share == Share::Rest;
         let why = match facts {
@@ -159,6 +169,34 @@ impl Policy {
             _ => return Belongs::To(class, member),
         };
         Belongs::LeftAlone(class, why)
+    }
+}
+
+impl Policy {
+    /// Returns the index of the class `name`.
+    pub fn class(&self, name: &str) -> Option<usize> {
+        self.classes.iter().position(|class| class.name == name)
+    }
+
+    /// Adds a class that has `cache` for itself, before the classes that have the rest. Its members come by request.
+    pub fn add_class(&mut self, name: &str, cache: Bytes) {
+        let at = self.classes.iter().position(|class| class.share == Share::Rest).unwrap_or(self.classes.len());
+        let class = Class {
+            name: name.to_owned(),
+            share: Share::Bytes(cache),
+            exclusive: true,
+            max_pause: None,
+            members: Vec::new(),
+            clients: Vec::new(),
+        };
+        self.classes.insert(at, class);
+    }
+}
+
+impl Class {
+    /// Whether `user` may put own processes into the class by request.
+    pub fn admits(&self, user: &str) -> bool {
+        self.clients.iter().any(|client| client == user || client == "*")
     }
 }
 
@@ -230,23 +268,38 @@ mod tests {
 
     #[test]
     fn a_process_belongs_to_the_first_class_that_matches() {
-        let of = |facts: Facts| policy().class_of(&facts, 7);
+        let of = |facts: Facts| policy().class_of(&facts, 7, None);
         let in_group = |group: &str| Facts { cgroups: vec![group.to_owned()], ..facts() };
-        assert_eq!(of(in_group("/system.slice/robot-arm.service")), Belongs::To(0, 0));
-        assert_eq!(of(in_group("/system.slice/robot-arm.service/worker")), Belongs::To(0, 0));
-        assert_eq!(of(in_group("/rt/loop")), Belongs::To(0, 2));
+        assert_eq!(of(in_group("/system.slice/robot-arm.service")), Belongs::To(0, Some(0)));
+        assert_eq!(of(in_group("/system.slice/robot-arm.service/worker")), Belongs::To(0, Some(0)));
+        assert_eq!(of(in_group("/rt/loop")), Belongs::To(0, Some(2)));
         let control = Facts { exe: Some("/opt/robot/control".to_owned()), user: "robot".to_owned(), ..facts() };
-        assert_eq!(of(control.clone()), Belongs::To(0, 1));
-        assert_eq!(of(Facts { user: "alice".to_owned(), ..control }), Belongs::To(2, 0));
-        assert_eq!(of(Facts { vm: Some("plc".to_owned()), ..facts() }), Belongs::To(1, 0));
-        assert_eq!(of(facts()), Belongs::To(2, 0), "`*` matches programs without a unit");
+        assert_eq!(of(control.clone()), Belongs::To(0, Some(1)));
+        assert_eq!(of(Facts { user: "alice".to_owned(), ..control }), Belongs::To(2, Some(0)));
+        assert_eq!(of(Facts { vm: Some("plc".to_owned()), ..facts() }), Belongs::To(1, Some(0)));
+        assert_eq!(of(facts()), Belongs::To(2, Some(0)), "`*` matches programs without a unit");
         let empty = Policy::default();
-        assert_eq!(empty.class_of(&facts(), 7), Belongs::Nowhere);
+        assert_eq!(empty.class_of(&facts(), 7, None), Belongs::Nowhere);
+    }
+
+    #[test]
+    fn a_request_comes_before_the_members_and_a_class_by_request_before_the_rest() {
+        let mut policy = policy();
+        let in_group = Facts { cgroups: vec!["/rt/loop".to_owned()], ..facts() };
+        assert_eq!(policy.class_of(&in_group, 7, Some("guest")), Belongs::To(1, None));
+        assert_eq!(policy.class_of(&in_group, 7, Some("no such class")), Belongs::To(0, Some(2)));
+        let first = Facts { pid: 1, ..facts() };
+        assert_eq!(policy.class_of(&first, 7, Some("guest")), Belongs::LeftAlone(1, LeftAlone::First));
+        let before = assign(&policy, 16, Bytes(64 << 10)).unwrap();
+        policy.add_class("container", Bytes(100 << 10));
+        let after = assign(&policy, 16, Bytes(64 << 10)).unwrap();
+        assert_eq!((policy.class("container"), policy.class("batch")), (Some(2), Some(3)));
+        assert_eq!((&after[..2], &after[2].colors[..]), (&before[..2], &[4, 5][..]), "the others keep their colors");
     }
 
     #[test]
     fn what_must_not_be_moved_is_left_alone() {
-        let of = |facts: Facts| match policy().class_of(&facts, 7) {
+        let of = |facts: Facts| match policy().class_of(&facts, 7, None) {
             Belongs::LeftAlone(_, why) => Some(why),
             _ => None,
         };

@@ -41,6 +41,7 @@ pub enum PolicyError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    reserve: Option<Spanned<String>>,
     #[serde(default)]
     class: BTreeMap<String, Spanned<ClassText>>,
 }
@@ -54,6 +55,8 @@ struct ClassText {
     max_pause: Option<String>,
     #[serde(default)]
     members: Vec<MemberText>,
+    #[serde(default)]
+    clients: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -93,7 +96,11 @@ pub fn read(text: &str) -> Result<Policy, PolicyError> {
             problem,
         })
     });
-    Ok(Policy { classes: classes.collect::<Result<_, _>>()? })
+    let reserve = file.reserve.map(|size| {
+        let problem = || format!("`reserve = {:?}` is no size\n  hint: reserve = \"256M\"", size.get_ref());
+        size.get_ref().parse().map_err(|_| PolicyError::Syntax { line: line(size.span().start), problem: problem() })
+    });
+    Ok(Policy { classes: classes.collect::<Result<_, _>>()?, reserve: reserve.transpose()? })
 }
 
 fn class_of(name: String, text: ClassText) -> Result<Class, String> {
@@ -122,8 +129,11 @@ fn class_of(name: String, text: ClassText) -> Result<Class, String> {
             _ => return Err(format!("`max_pause = {time:?}` is no time\n  hint: max_pause = \"5ms\"")),
         },
     };
-    if text.members.is_empty() {
-        return Err("has no members\n  hint: members = [ { unit = \"robot-*.service\" } ]".to_owned());
+    if text.members.is_empty() && text.clients.is_empty() {
+        return Err(
+            "has neither members nor clients\n  hint: members = [ { unit = \"robot-*.service\" } ], or clients = [\"robot\"] for users who may ask"
+                .to_owned(),
+        );
     }
     let members = text.members.into_iter().map(member_of).collect::<Result<_, _>>()?;
     let exclusive = text.exclusive.unwrap_or(share != Share::Rest);
@@ -133,7 +143,7 @@ fn class_of(name: String, text: ClassText) -> Result<Class, String> {
                 .to_owned(),
         );
     }
-    Ok(Class { name, share, exclusive, max_pause, members })
+    Ok(Class { name, share, exclusive, max_pause, members, clients: text.clients })
 }
 
 fn member_of(text: MemberText) -> Result<Member, String> {
@@ -176,7 +186,7 @@ mod tests {
         let members = "members = [{ unit = \"*\" }]\n";
         for (text, line, what) in [
             ("".to_owned(), "", "no class"),
-            ("[class.a]\ncolors = 2\n".to_owned(), "line 1", "class a: has no members"),
+            ("[class.a]\ncolors = 2\n".to_owned(), "line 1", "class a: has neither members nor clients"),
             (format!("\n[class.a]\n{members}"), "line 2", "neither"),
             (format!("[class.a]\ncolors = 2\ncache = \"1M\"\n{members}"), "line 1", "both"),
             (format!("[class.a]\ncache = \"lots\"\n{members}"), "line 1", "no size"),
@@ -187,6 +197,7 @@ mod tests {
             ("[class.a]\ncolors = 2\nmembers = [{}]\n".to_owned(), "line 1", "without a pattern"),
             ("[class.a]\ncolors = 2\nmembers = [{ exe = \"[\" }]\n".to_owned(), "line 1", "no pattern"),
             ("[class.a]\ncolours = 2\n".to_owned(), "line 2", "colours"),
+            (format!("\nreserve = \"much\"\n[class.a]\ncolors = 2\n{members}"), "line 2", "reserve"),
             ("[class.a\n".to_owned(), "line 1", ""),
         ] {
             let error = read(&text).unwrap_err().to_string();

@@ -53,6 +53,8 @@ pub enum Fate {
     Moved,
     /// The page is no longer resident, or has a frame of an allowed color already.
     Settled,
+    /// The page keeps its old frame, because the time for this part of the pages is over.
+    Unreached,
     /// The page keeps its old frame, for this reason.
     Immovable(Cow<'static, str>),
 }
@@ -121,12 +123,14 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
         pauses,
         sign: plan.pid.asynchronous_io(plan.regions)?,
         queue: refilled.into_iter().chain(others).map(|page| (page, false)).collect(),
-        fates: vec![Fate::Immovable("was not reached".into()); pages],
+        fates: vec![Fate::Unreached; pages],
         costs: Costs { page: 6e3, region: 15e3, end: 2e6 },
     };
     work.check_io()?;
     work.split_huge_pages()?;
-    let (mut since, mut in_vain) = (Instant::now(), 0);
+    let begin = Instant::now();
+    let is_over = || plan.limits.part.is_some_and(|part| begin.elapsed() > part.time);
+    let (mut since, mut in_vain) = (begin, 0);
     while !work.queue.is_empty() {
         if interrupted() {
             return Err(RecolorError::Interrupted { pid: plan.pid.0 });
@@ -152,6 +156,9 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
         };
         if !stood.is_zero() {
             work.pauses.push(stood.as_nanos() as u64);
+        }
+        if is_over() && work.fates.contains(&Fate::Moved) {
+            break;
         }
         if !work.queue.is_empty() {
             // The program gets at least as much time as it was stopped for.

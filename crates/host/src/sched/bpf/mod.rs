@@ -6,6 +6,7 @@
 
 mod btf;
 mod program;
+mod started;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -16,6 +17,7 @@ use isochrome_model::watch::SwitchOut;
 
 use self::btf::Btf;
 use self::program::{ACCOUNTED, COUNTER_BYTES, FOLLOWED, HEAD_BYTES, Layout, Maps, NAME_BYTES, WATCHED, field, kind};
+pub use self::started::StartedProcesses;
 use super::error::SchedError;
 use super::source::Source;
 use super::{EventKind, SchedEvent, ThreadName};
@@ -38,6 +40,7 @@ const WAKING: (&str, &[bool]) = ("sched_waking", &[true]);
 const WAKEUP: (&str, &[bool]) = ("sched_wakeup", &[true]);
 const RUNTIME: (&str, &[bool]) = ("sched_stat_runtime", &[true, false]);
 const FORK: (&str, &[bool]) = ("sched_process_fork", &[true, true]);
+const EXEC: (&str, &[bool]) = ("sched_process_exec", &[true, false, true]);
 
 /// A source of scheduler events by programs in the kernel.
 pub struct BpfEvents {
@@ -91,7 +94,7 @@ impl BpfEvents {
     fn new(watched: &[CpuId], counted: &[Counted]) -> Result<BpfEvents, SchedError> {
         let btf = Btf::of_kernel()?;
         let layout = Layout::of(&btf)?;
-        let possible = 1 + Sysfs::system().online_cpus()?.iter().map(|cpu| cpu.0).max().unwrap_or(0);
+        let possible = possible_cpus()?;
         let map = |kind, entries| Map::new(kind, entries).map_err(|source| refused("map", source));
         let bytes = (RING_BYTES * watched.len()).next_power_of_two().clamp(RING_BYTES, RING_BYTES_MAX);
         let (cpus, threads) = (map(MapKind::Array, possible)?, map(MapKind::Hash, THREADS_MAX)?);
@@ -142,11 +145,21 @@ impl BpfEvents {
             counters: &counters,
         };
         let instructions = instructions(&maps, self.layout);
-        let number = self.btf.tracepoint(tracepoint, arguments)?;
-        let program = Program::load(&instructions, number).map_err(|source| refused(tracepoint, source))?;
-        self.attached.push(program.attach().map_err(|source| refused(tracepoint, source))?);
+        self.attached.push(attach(&self.btf, (tracepoint, arguments), &instructions)?);
         Ok(())
     }
+}
+
+/// Makes the kernel run `instructions` at every hit of the tracepoint, until the returned descriptor is dropped.
+fn attach(btf: &Btf, (tracepoint, arguments): (&str, &[bool]), instructions: &[u64]) -> Result<OwnedFd, SchedError> {
+    let number = btf.tracepoint(tracepoint, arguments)?;
+    let program = Program::load(instructions, number).map_err(|source| refused(tracepoint, source))?;
+    program.attach().map_err(|source| refused(tracepoint, source))
+}
+
+/// Returns the number of CPUs that the kernel has entries for.
+fn possible_cpus() -> Result<u32, SchedError> {
+    Ok(1 + Sysfs::system().online_cpus()?.iter().map(|cpu| cpu.0).max().unwrap_or(0))
 }
 
 impl BpfEvents {

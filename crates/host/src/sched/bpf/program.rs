@@ -19,7 +19,7 @@ pub mod field {
     pub const AT: usize = 8;
     /// Number of records of the CPU that had no room so far.
     pub const LOST: usize = 16;
-    /// The thread that leaves, is woken, is accounted time, or starts another.
+    /// The thread that leaves, is woken, is accounted time, or starts another; the process that was started or has executed a program.
     pub const THREAD: usize = 20;
     /// The thread that gets the CPU, or is started.
     pub const OTHER: usize = 24;
@@ -36,6 +36,7 @@ pub mod kind {
     pub const RUNTIME: u32 = 3;
     pub const FORK: u32 = 4;
     pub const WAKING: u32 = 5;
+    pub const STARTED: u32 = 6;
 }
 
 /// Bit in the map of CPUs: switches of the CPU are recorded. The other bits count records without room.
@@ -63,13 +64,15 @@ pub struct Maps<'a> {
 #[derive(Clone, Copy)]
 pub struct Layout {
     number: i16,
+    process: i16,
     name: i16,
 }
 
 impl Layout {
     /// Returns the offsets in the kernel that `btf` describes.
     pub fn of(btf: &Btf) -> Result<Layout, SystemError> {
-        Ok(Layout { number: btf.offset("task_struct", "pid")?, name: btf.offset("task_struct", "comm")? })
+        let offset = |field| btf.offset("task_struct", field);
+        Ok(Layout { number: offset("pid")?, process: offset("tgid")?, name: offset("comm")? })
     }
 }
 
@@ -208,6 +211,15 @@ impl Code {
         self.load_word(1, 2, layout.number);
     }
 
+    /// Jumps if thread `argument` is not the first of its process, and returns the jump.
+    fn unless_process(&mut self, argument: i16, layout: Layout) -> usize {
+        self.thread_of(argument, layout);
+        self.load_word(3, 2, layout.process);
+        // Jumps if the registers differ.
+        self.push(0x5d, 1, 3, 0, 0);
+        self.0.len() - 1
+    }
+
     /// Jumps if thread `argument` has no flag of `flags` in the map of threads, and returns the jumps.
     fn unless_thread(&mut self, maps: &Maps, layout: Layout, argument: i16, flags: u32) -> Jumps {
         self.thread_of(argument, layout);
@@ -338,6 +350,18 @@ pub fn fork(maps: &Maps, layout: Layout, all: bool) -> Vec<u64> {
     code.store_thread(layout, 0, field::THREAD);
     code.store_thread(layout, 1, field::OTHER);
     code.store_zero(&[field::STATE], &[field::VALUE]);
+    code.submit(end)
+}
+
+/// Returns the program for a tracepoint whose argument `argument` is a thread that was started or has executed a program: `sched_process_fork` or
+/// `sched_process_exec`. Threads that are not the first of their process are left out.
+pub fn started(maps: &Maps, layout: Layout, argument: i16) -> Vec<u64> {
+    let mut code = Code::default();
+    let mut end = code.begin(maps);
+    end.push(code.unless_process(argument, layout));
+    code.reserve(maps, HEAD_BYTES, kind::STARTED);
+    code.store_thread(layout, argument, field::THREAD);
+    code.store_zero(&[field::OTHER, field::STATE], &[field::VALUE]);
     code.submit(end)
 }
 

@@ -244,7 +244,8 @@ impl JobTracker {
             steal_before: Ns(before),
             busy: Ns(open.release.0 - since.0),
             deducted: Ns(open.deducted),
-            misses: open.misses,
+            // Of a job that was never seen on the CPU, as records were lost, nothing is known.
+            misses: open.misses.filter(|_| open.start.is_some()),
             preemptions: open.preemptions,
         };
         (watched.next, watched.begun, watched.completed) = (watched.next + 1, start, at);
@@ -375,6 +376,17 @@ mod tests {
         assert_eq!(fixture.misses(), []);
         fixture.0.lose();
         assert_eq!(fixture.misses(), [(0, 5, None)]);
+    }
+
+    #[test]
+    fn nothing_is_counted_of_a_job_whose_records_were_lost() {
+        let mut fixture = Fixture::of(Jobs::Line, true);
+        fixture.switch(900, 11, Asleep, 0);
+        fixture.fact(2000, Observed::Released(0, Ns(2000))).fact(2100, Observed::Answered(0));
+        fixture.0.lose();
+        fixture.fact(3000, Observed::Released(0, Ns(3000))).fact(3100, Observed::Answered(0));
+        fixture.fact(4000, Observed::Released(0, Ns(4000)));
+        assert_eq!(fixture.misses(), [(0, 0, None), (0, 1, None)]);
     }
 
     #[test]

@@ -1,0 +1,243 @@
+//! `isochrome policy`: what can be said of a policy, and what the memory server is asked.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use isochrome_host::color::Target;
+use isochrome_host::machine::setting::allowed_cpus;
+use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::process::Pid;
+use isochrome_host::server::requests::{Destination, Join};
+use isochrome_host::server::socket::{self, Ask, Say};
+use isochrome_host::server::{Status, Unmanaged, facts};
+use isochrome_host::{interrupt, runtime};
+use isochrome_model::policy::{self, Assigned, Policy};
+use isochrome_model::units::{Bytes, format_list};
+use serde::Deserialize;
+
+use crate::args::PolicyVerb;
+use crate::verdict::Verdict;
+use crate::{files, hints};
+
+/// Time after which a server is asked again whose state has not changed.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Schema of the printed status.
+pub const STATUS_SCHEMA: &str = "isochrome-status/1";
+
+pub fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Returns the text of the policy in `path`, and the policy.
+pub fn read(path: &Path) -> Result<(String, Policy)> {
+    let hint = "hint: examples/serve/policy.toml is one to begin with";
+    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read\n  {hint}", path.display()))?;
+    let policy = policy::read(&text).with_context(|| shown(path))?;
+    Ok((text, policy))
+}
+
+/// Returns the colors that the classes of `policy` get on this machine.
+fn assigned(policy: &Policy, level: Option<u8>) -> Result<Vec<Assigned>> {
+    let (machine, _) = Sysfs::system().machine()?;
+    let cpu = *allowed_cpus()?.first().context("there is no CPU")?;
+    let geometry = Target::of(&machine, level, cpu)?.geometry;
+    let count = geometry.color_count(machine.page_bytes);
+    Ok(policy::assign(policy, count, Bytes(geometry.cache_bytes().0 / u64::from(count.max(1))))?)
+}
+
+/// Asks the server that runs: this user's own, else the machine's.
+fn ask(what: Ask) -> Result<Say> {
+    let own = runtime::folder();
+    let of_machine = if socket::path_in(&own).exists() { None } else { runtime::machines()? };
+    match socket::ask(&of_machine.unwrap_or(own), what) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            bail!("no server runs\n  hint: isochrome serve --config FILE")
+        }
+        answer => match answer.context("the server does not answer")? {
+            Say::Error(error) => bail!("{error}"),
+            say => Ok(say),
+        },
+    }
+}
+
+/// Returns what the server says to a request in words.
+fn ask_text(what: Ask) -> Result<String> {
+    match ask(what)? {
+        Say::Text(text) => Ok(text),
+        _ => bail!("the server answers something else"),
+    }
+}
+
+/// Has the server put a process or control group into a class. Returns the class and its colors, in words.
+pub fn join(join: Join) -> Result<String> {
+    ask_text(Ask::Join(join))
+}
+
+/// State of a container, as its runtime tells hooks. [OCI runtime specification, State]
+#[derive(Deserialize)]
+struct Container {
+    id: String,
+    #[serde(default)]
+    pid: i32,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+/// Returns what the annotations of `container` ask for; `None` if they ask for nothing.
+fn asked_by(container: &Container) -> Result<Option<Join>> {
+    let annotation = |name: &str| container.annotations.get(&format!("isochrome.{name}"));
+    let into = match (annotation("class"), annotation("cache")) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => bail!("isochrome.class and isochrome.cache: one of them says it all"),
+        (Some(class), None) => Destination::Class(class.clone()),
+        (None, Some(size)) => {
+            let size =
+                size.parse().with_context(|| format!("isochrome.cache={size}\n  hint: isochrome.cache=128KiB"))?;
+            Destination::Cache(size)
+        }
+    };
+    // Containers without a control group of their own are followed by their processes.
+    let group = facts::group_of_its_own(Pid(container.pid)).is_some();
+    Ok(Some(Join { into, pid: Some(container.pid), group, colors: annotation("colors").cloned() }))
+}
+
+/// Obeys the annotations of the container whose state is on standard input. Without `strict`, a failure is only told.
+fn hook(strict: bool) -> Result<Verdict> {
+    let container: Container = serde_json::from_reader(io::stdin().lock())
+        .context("standard input is no state of a container\n  hint: an OCI runtime runs this as a hook")?;
+    match asked_by(&container).and_then(|asked| asked.map(join).transpose()) {
+        Ok(None) => {}
+        Ok(Some(done)) => eprintln!("isochrome: container {}: {done}", container.id),
+        Err(error) if strict => return Err(error.context(format!("container {}", container.id))),
+        Err(error) => {
+            eprintln!("isochrome: container {} runs without colors: {}", container.id, hints::text(&*error));
+        }
+    }
+    Ok(Verdict::Holds)
+}
+
+pub fn run(verb: &PolicyVerb) -> Result<Verdict> {
+    match verb {
+        PolicyVerb::Check { file, level } => {
+            let (_, policy) = read(file)?;
+            let assigned = assigned(&policy, *level).with_context(|| shown(file))?;
+            let mut text = String::new();
+            for (class, assigned) in policy.classes.iter().zip(&assigned) {
+                let rounded = assigned.rounded_from.map(|size| format!(" ({size} rounded up)")).unwrap_or_default();
+                let own = if class.exclusive { "its own" } else { "shared" };
+                let colors = format_list(&assigned.colors);
+                writeln!(text, "{}: {} colors{rounded}, {own}: {colors}", class.name, assigned.colors.len())?;
+                class.members.iter().try_for_each(|member| writeln!(text, "  {member}"))?;
+            }
+            files::print(&text)?;
+        }
+        PolicyVerb::Diff { file, level } => {
+            let (_, new) = read(file)?;
+            let text = ask_text(Ask::Policy)?;
+            let old = policy::read(&text).context("the policy in force")?;
+            let (before, after) = (assigned(&old, *level)?, assigned(&new, *level).with_context(|| shown(file))?);
+            let changes = policy::changes((&old, &before), (&new, &after));
+            files::print(&changes.iter().fold(String::new(), |text, line| text + line + "\n"))?;
+        }
+        PolicyVerb::Explain { pid } => {
+            files::print(&(ask_text(Ask::Explain(*pid))? + "\n"))?;
+        }
+        PolicyVerb::Join { oci: true, strict, .. } => return hook(*strict),
+        PolicyVerb::Join { class, pid, cgroup, colors, cache, .. } => {
+            let into = match (class, cache) {
+                (Some(class), _) => Destination::Class(class.clone()),
+                (None, Some(cache)) => Destination::Cache(*cache),
+                (None, None) => bail!("no class was named\n  hint: isochrome policy join control --pid 123"),
+            };
+            let done = join(Join { into, pid: *pid, group: *cgroup, colors: colors.clone() })?;
+            files::print(&(done + "\n"))?;
+        }
+        PolicyVerb::Status { json, follow } => {
+            let mut last = 0;
+            loop {
+                let Say::Changed(number, status) = ask(Ask::Next(last))? else {
+                    bail!("the server answers something else")
+                };
+                if number != last {
+                    let gap = if last > 0 { "\n" } else { "" };
+                    files::show(*json, &files::versioned(STATUS_SCHEMA, &status), || gap.to_owned() + &table(&status))?;
+                }
+                if !follow || interrupt::interrupted() {
+                    break;
+                }
+                // If many wait for a change, some are answered at once.
+                let is_same = std::mem::replace(&mut last, number) == number;
+                std::thread::sleep(if is_same { AGAIN } else { Duration::ZERO });
+            }
+        }
+    }
+    Ok(Verdict::Holds)
+}
+
+/// Returns the state of the server as a table.
+pub fn table(status: &Status) -> String {
+    let mut text = String::new();
+    for class in &status.classes {
+        let own = if class.exclusive { "its own" } else { "shared" };
+        text += &format!(
+            "{}: colors {} of {} at level {}, {own}\n",
+            class.class, class.colors, status.colors, status.level
+        );
+        if let Some(memory) = class.crowded() {
+            text += &format!(
+                "  its members have {memory}, and {} of this machine's memory has these colors\n",
+                class.memory
+            );
+        }
+        for member in &class.members {
+            let percent = 100.0 * member.on_color as f64 / (member.on_color + member.off_color).max(1) as f64;
+            let state = match (&member.trouble, member.seconds_to_colors) {
+                (Some(trouble), _) => format!("not moved: {trouble}"),
+                (None, None) => "on its way".to_owned(),
+                (None, Some(seconds)) => format!("there after {seconds:.2} s"),
+            };
+            let pause = member.pause_ns_max as f64 / 1e6;
+            let immovable: usize = member.immovable.values().sum();
+            let why: Vec<String> = member.immovable.iter().map(|(why, pages)| format!("{pages} {why}")).collect();
+            let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
+            text += &format!(
+                "  {:>8} {:<16} {percent:>5.1} % of {} pages on color, {immovable} cannot be moved{why}, pauses up to {pause:.1} ms, {state}\n",
+                member.pid,
+                member.name,
+                member.on_color + member.off_color,
+            );
+        }
+    }
+    text += &format!("{} processes are left alone\n", status.left_alone);
+    if let Some(Unmanaged { kernel, files, shared, programs }) = status.unmanaged() {
+        text += &format!(
+            "memory that no class manages: kernel {kernel}, files {files}, shared memory {shared}, other programs {programs}\n"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_of_a_container_name_a_class_or_a_size() {
+        let asked = |annotations: &str| {
+            let text = format!(
+                "{{\"ociVersion\":\"1.0.2\",\"id\":\"c\",\"status\":\"created\",\"pid\":2147483647,\"bundle\":\"/b\",\"annotations\":{annotations}}}"
+            );
+            asked_by(&serde_json::from_str(&text).unwrap())
+        };
+        assert_eq!(asked("{}").unwrap(), None);
+        let into = |annotations| asked(annotations).unwrap().unwrap().into;
+        assert_eq!(into("{\"isochrome.class\":\"control\"}"), Destination::Class("control".to_owned()));
+        assert_eq!(into("{\"isochrome.cache\":\"128KiB\",\"other\":\"x\"}"), Destination::Cache(Bytes(128 << 10)));
+        assert!(asked("{\"isochrome.cache\":\"much\"}").is_err());
+        assert!(asked("{\"isochrome.cache\":\"1M\",\"isochrome.class\":\"control\"}").is_err());
+    }
+}

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""What the memory server costs: CPU time and memory with members that do nothing, and while processes are forked all the time.
+
+    scripts/serve_cost.py --binary target/release/isochrome
+    scripts/serve_cost.py --binary target/release/isochrome --members 200 --seconds 60
+
+Members have 16 MiB each and sleep. Once all are on their colors, the CPU time of the server is taken over the given time: with the members alone,
+and with a program beside them that starts 1000 processes a second, which end at once. Needs root. Exit code: 0, or 1 if it could not run.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from serve_load import Server
+
+SLEEPER = """
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+char *volatile kept;
+int main(void) { memset(kept = malloc(16 << 20), 1, 16 << 20); for (;;) pause(); }
+"""
+FORKER = """
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+int main(void) {
+    struct timespec due;
+    clock_gettime(CLOCK_MONOTONIC, &due);
+    for (;;) {
+        if (fork() == 0)
+            _exit(0);
+        wait(0);
+        due.tv_nsec += 1000000;
+        if (due.tv_nsec >= 1000000000) {
+            due.tv_nsec -= 1000000000;
+            due.tv_sec++;
+        }
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, 0);
+    }
+}
+"""
+
+
+def compiled(folder, name, source):
+    subprocess.run(["cc", "-O2", "-x", "c", "-o", folder / name, "-"], input=source, text=True, check=True)
+    return folder / name
+
+
+def cpu_s(pid):
+    """CPU time of a process and its threads so far, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_kb(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:")))
+
+
+def share(pid, seconds):
+    """Share of one CPU that a process has over the next seconds, in percent."""
+    begin, before = time.monotonic(), cpu_s(pid)
+    time.sleep(seconds)
+    return 100 * (cpu_s(pid) - before) / (time.monotonic() - begin)
+
+
+def measured(options, folder):
+    sleeper, forker = compiled(folder, "sleeper", SLEEPER), compiled(folder, "forker", FORKER)
+    options.policy = folder / "policy.toml"
+    options.policy.write_text(
+        f'[class.control]\ncolors = 2\nmembers = [{{ exe = "{sleeper}" }}]\n\n[class.batch]\ncache = "rest"\nmembers = [{{ exe = "{forker}" }}]\n'
+    )
+    options.palette = False
+    server = Server(options, folder)
+    running = []
+    try:
+        server.start()
+        pid = server.process.pid
+        # Processes that are young are looked at again and again.
+        time.sleep(5)
+        without = share(pid, options.seconds)
+        running = [subprocess.Popen([sleeper]) for _ in range(options.members)]
+        own = {one.pid for one in running}
+        begin = time.monotonic()
+        while server.share("control", own) < 0.99:
+            if time.monotonic() - begin > 600:
+                sys.exit("the members do not come to their colors in ten minutes")
+            time.sleep(1)
+        took = time.monotonic() - begin
+        # The tests of the members are over, and nothing is young any more.
+        time.sleep(15)
+        found = {"members": options.members, "seconds_to_colors": took, "cpu_percent": {"without_members": without}}
+        found["cpu_percent"]["idle"] = share(pid, options.seconds)
+        running.append(subprocess.Popen([forker]))
+        time.sleep(5)
+        found["cpu_percent"]["forks"] = share(pid, options.seconds)
+        found["memory_kb"] = memory_kb(pid)
+        return found
+    finally:
+        for one in [server.process, *running]:
+            if one is not None:
+                one.kill()
+                one.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="target/release/isochrome")
+    parser.add_argument("--members", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=30, help="time over which CPU time is taken, each")
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    options.binary = str(Path(options.binary).resolve())
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        found = measured(options, Path(folder))
+    print(f"{found['members']} members of 16 MiB on their colors after {found['seconds_to_colors']:.1f} s; the server has {found['memory_kb']} KiB")
+    for what, percent in found["cpu_percent"].items():
+        print(f"{what.replace('_', ' '):<16} {percent:5.2f} % of a CPU")
+    if options.output:
+        options.output.write_text(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
