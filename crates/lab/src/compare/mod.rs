@@ -145,7 +145,8 @@ pub struct Placed {
     pub moved: u64,
     /// Share (0 to 1) of the movable pages that had an allowed color, the lower of before and after the window.
     pub on_color: f64,
-    /// How many times an even share the most frequent allowed color had, the higher of before and after the window.
+    /// Pages of the most frequent allowed color divided by an even share, or an even share divided by the pages of the rarest, whichever is more; the
+    /// higher of before and after the window.
     pub crowding: f64,
     /// Share (0 to 1) of a sample that was on color by eviction tests; `None` if no sample was tested in this window.
     pub verified: Option<f64>,

@@ -16,7 +16,7 @@ use super::{Condition, Placed};
 
 /// Least share of the movable pages of each program that must have allowed colors in a window that counts.
 pub const ON_COLOR: f64 = 0.95;
-/// Most times an even share that a color may have of the pages of a program, in a window that counts.
+/// Most that a placement may be [uneven](Census::crowding) in a window that counts.
 pub const CROWDING: f64 = 2.0;
 /// Number of pages of a program, per color, below which shares are not judged, because one page more or less changes them much.
 const FEW: f64 = 4.0;
@@ -134,7 +134,10 @@ impl Side {
         let left = coloring.move_anew(self.pid);
         // A descendant that cannot be moved now could not be moved before.
         descendants.for_each(|pid| drop(coloring.move_anew(pid)));
+        let is_uneven =
+            || coloring.census(&[self.pid]).is_ok_and(|census| census.crowding(coloring.colors(), FEW) > CROWDING);
         match left {
+            Ok(_) if is_uneven() => format!("{name} was left {what}, but too few frames of some colors were found."),
             Ok(_) => format!("{name} was left {what}."),
             Err(error) if error.is_gone() => format!("{name} has ended."),
             Err(error) => format!("{name} could not be left {what}: {}.", without_hint(&error)),
@@ -160,7 +163,9 @@ pub fn is_wrong(placed: &[Placed]) -> Option<String> {
         let Placed { on_color, crowding, verified, .. } = *placed;
         match verified {
             _ if on_color < ON_COLOR => Some(format!("{:.0} % of the pages were on color", 100.0 * on_color)),
-            _ if crowding > CROWDING => Some(format!("one color had {crowding:.1} times its share of the pages")),
+            _ if crowding > CROWDING => {
+                Some(format!("a color had {crowding:.1} times more or fewer pages than an even share"))
+            }
             Some(share) if share < ON_COLOR => {
                 Some(format!("{:.0} % of a sample were on color by eviction tests", 100.0 * share))
             }
@@ -276,12 +281,14 @@ mod tests {
         assert_eq!(is_wrong(&[even]), None);
         // Pages of unknown color count as off color.
         assert!(is_wrong(&[even, of(&[25, 25, 24, 20, 0, 0, 0, 0], 6)]).unwrap().contains("94 %"));
-        assert!(is_wrong(&[of(&[80, 7, 7, 6, 0, 0, 0, 0], 0)]).unwrap().contains("3.2 times"));
+        assert!(is_wrong(&[of(&[80, 7, 7, 6, 0, 0, 0, 0], 0)]).unwrap().contains("4.2 times"));
+        // A color without pages would leave less of the cache.
+        assert!(is_wrong(&[of(&[33, 33, 34, 0, 0, 0, 0, 0], 0)]).unwrap().contains("25.0 times"));
         // What a program works on must be even by itself.
         let of_anonymous =
-            placed_of(&Census { anonymous: vec![60, 20, 0, 0, 0, 0, 0, 0], ..census(&[25; 4], 0) }, &colors);
-        assert!(is_wrong(&[of_anonymous]).unwrap().contains("3.0 times"));
-        // Of eight pages one color may have three by chance.
+            placed_of(&Census { anonymous: vec![60, 10, 10, 10, 0, 0, 0, 0], ..census(&[25; 4], 0) }, &colors);
+        assert!(is_wrong(&[of_anonymous]).unwrap().contains("2.7 times"));
+        // Of eight pages one color may have seven by chance.
         assert_eq!(is_wrong(&[of(&[7, 1, 0, 0, 0, 0, 0, 0], 0)]), None);
         assert!(is_wrong(&[Placed { verified: Some(0.9), ..even }]).unwrap().contains("eviction tests"));
         assert_eq!(is_wrong(&[]), None);

@@ -31,7 +31,7 @@ pub enum Found {
 
 impl Reader {
     /// Returns the reader for a load generator by the name of its program; `None` if there is none.
-    pub fn of_program(name: &str) -> Option<Reader> {
+    fn of_program(name: &str) -> Option<Reader> {
         match name.rsplit('/').next()? {
             "redis-benchmark" | "valkey-benchmark" => Some(Reader::RedisBenchmark),
             "pgbench" => Some(Reader::Pgbench),
@@ -39,6 +39,12 @@ impl Reader {
             "wrk" => Some(Reader::Wrk),
             _ => None,
         }
+    }
+
+    /// Returns the first program in `command` that is a load generator with a reader, and its reader; `None` if it names none. Programs in front of it, such
+    /// as `taskset -c 0`, may start it.
+    pub fn of_command(command: &str) -> Option<(&str, Reader)> {
+        command.split_whitespace().find_map(|word| Some((word, Reader::of_program(word)?)))
     }
 
     /// Returns the unit of `statistic` as read; empty if it is not known.
@@ -148,6 +154,14 @@ fn redis(text: &str, statistic: Statistic) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_generator_is_known_behind_what_starts_it() {
+        let known = |command| Reader::of_command(command).map(|(program, reader)| (program, reader.statistics().len()));
+        assert_eq!(known("redis-benchmark -q"), Some(("redis-benchmark", 5)));
+        assert_eq!(known("taskset -c 0 /usr/bin/pgbench -S"), Some(("/usr/bin/pgbench", 2)));
+        assert_eq!((known("cat file"), known("")), (None, None));
+    }
     use Statistic::*;
 
     fn read(reader: &Reader, text: &str) -> Vec<Option<f64>> {
