@@ -1,6 +1,6 @@
 //! Two programs that know nothing of colors share a CPU and hand over to each other: `victim.c` works on 64 KiB, `partner.c` dirties 1 MiB
 //! between two of its jobs, or spins for as long, as chance will have it. How many lines does the victim lose, and how many when both are
-//! started by `isochrome exec`, on colors of their own?
+//! started by `isochrome exec`, on colors of their own? With `--serve`, nobody starts them so: a memory server has a class for each.
 //!
 //! The pair without and the pair with colors are there at the same time and take turns, block by block, in random order; each
 //! run has new processes on new pages. A block counts if its control was quiet: its median within 5 % of the lines of the quietest control of
@@ -68,6 +68,9 @@ struct Options {
     /// Believe that palette without eviction tests
     #[arg(long, requires = "palette")]
     trust_palette: bool,
+    /// Have a memory server color the programs, which are started as they are, once
+    #[arg(long)]
+    serve: bool,
     /// Seed of every random choice
     #[arg(long)]
     seed: Option<u64>,
@@ -155,14 +158,19 @@ fn run(mut options: Options) -> Result<ExitCode> {
     );
     let mut table = "run,condition,block,job,kind,ticks,lost,there_ticks,gone_ticks\n".to_owned();
     let (mut blocks, mut placements, mut by) = (Vec::new(), Vec::new(), String::new());
-    for run in 0..options.runs {
+    let _server = options.serve.then(|| Server::start(options, &lists)).transpose()?;
+    // With a server, programs without colors lose next to nothing after the first run, presumably because they get frames that others have given back.
+    for run in 0..if options.serve { 1 } else { options.runs } {
         let folder = folder(options, run)?;
         let mut pairs = [
             Pair::start(options, &folder.0, None, rng.u64(..))?,
             Pair::start(options, &folder.0, Some(&lists), rng.u64(..))?,
         ];
         by.clone_from(&pairs[0].by);
-        pairs[1].wait_for_colors(options, &lists)?;
+        match options.serve {
+            true => placements.extend(pairs[1].wait_for_server(options)?),
+            false => pairs[1].wait_for_colors(options, &lists)?,
+        }
         let mut turns: Vec<usize> = (0..2 * options.blocks as usize).map(|turn| turn % 2).collect();
         rng.shuffle(&mut turns);
         for (number, turn) in turns.into_iter().enumerate() {
@@ -263,6 +271,35 @@ impl Drop for Folder {
     }
 }
 
+/// A memory server with a class for the victim and one for the partner. Members are copies of the programs in its folder.
+struct Server(Child);
+
+impl Server {
+    fn start(options: &Options, lists: &[String; 2]) -> Result<Server> {
+        let mut policy = String::new();
+        for (name, list) in ["victim", "partner"].iter().zip(lists) {
+            let program = options.runtime.join(name);
+            fs::copy(options.programs.join(name), &program).with_context(|| format!("{}", program.display()))?;
+            let exe = program.display();
+            write!(policy, "[class.{name}]\ncolors = \"{list}\"\nmembers = [{{ exe = \"{exe}\" }}]\n\n")?;
+        }
+        let config = options.runtime.join("policy.toml");
+        fs::write(&config, policy)?;
+        let mut command = options.isochrome();
+        command.args(["serve", "--max-memory", "1G", "--config"]).arg(&config);
+        options.add_palette(&mut command);
+        let child = command.spawn().with_context(|| format!("{}", options.isochrome.display()))?;
+        Ok(Server(child))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A program, perhaps under `isochrome exec`.
 struct Program {
     child: Child,
@@ -287,7 +324,9 @@ impl Pair {
         let (to, from) = (fifo(folder, condition, "to"), fifo(folder, condition, "from"));
         let start = |name: &str, list: Option<&String>| -> Result<Program> {
             let cpu = options.cpu.to_string();
-            let report = list.map(|_| folder.join(format!("{name}.json")));
+            let report = list.filter(|_| !options.serve).map(|_| folder.join(format!("{name}.json")));
+            let is_member = list.is_some() && options.serve;
+            let programs = if is_member { &options.runtime } else { &options.programs };
             let mut command = match (list, &report) {
                 (Some(list), Some(report)) => {
                     let mut command = options.isochrome();
@@ -303,7 +342,7 @@ impl Pair {
                     command
                 }
             };
-            command.arg(options.programs.join(name)).args([&to, &from]);
+            command.arg(programs.join(name)).args([&to, &from]);
             if name == "victim" {
                 command.arg(seed.to_string());
             }
@@ -343,6 +382,25 @@ impl Pair {
             }
         }
         Ok(())
+    }
+
+    /// Waits until the server has both programs on their colors, and returns what it says of them.
+    fn wait_for_server(&self, options: &Options) -> Result<Vec<Value>> {
+        let begin = Instant::now();
+        loop {
+            let output = options.isochrome().args(["policy", "status", "--json"]).output()?;
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let classes = status["classes"].as_array().cloned().unwrap_or_default();
+            let members = classes.iter().flat_map(|class| class["members"].as_array().cloned().unwrap_or_default());
+            let there = members.filter(|member| member["off_color"] == 0 && member["seconds_to_colors"].is_f64());
+            let mut there: Vec<Value> = there.filter(|member| self.pids.contains(&member["pid"].to_string())).collect();
+            if there.len() == self.pids.len() {
+                there.iter_mut().for_each(|member| member["program"] = member["name"].clone());
+                return Ok(there);
+            }
+            ensure!(begin.elapsed() < PATIENCE, "the server does not get the programs onto their colors: {status}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 
     /// Ticks of the set when it is there and when it is gone; of every job what the partner did, ticks, lines lost.
