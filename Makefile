@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python lint bench results torture compat
+.PHONY: demo check test test-python lint bench results torture compat emulated
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -55,9 +55,12 @@ bench: toolchain
 results: toolchain
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p isochrome-lab --test report
 
-# Recolors a program 1000 times, and kills the tool 1000 times as it does so. Needs root.
+# Recolors a program 1000 times, and kills the tool 1000 times as it does so; kills the memory server 200 times, and has it read 1000
+# policies. Needs root.
 torture: toolchain
 	RECOLOR_ROUNDS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test recolor -- a_program --nocapture
+	SERVE_KILLS=200 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- members_outlive --nocapture
+	SERVE_RELOADS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- in_a_storm --nocapture
 
 # Runs real programs with and without isochrome, and writes docs/compat.md. Root gets the packages that are not there; a program
 # that is missing all the same is reported as such, which is an answer, not a failure (3).
@@ -70,6 +73,18 @@ compat: toolchain
 	  done; \
 	fi
 	$(PYTHON) scripts/compat.py --binary $(or $(CARGO_TARGET_DIR),target)/release/isochrome || [ $$? -eq 3 ]
+
+# Boots an emulated machine with systemd as process 1, and checks the memory server in it. The program is linked statically, so that it runs on
+# any release of Debian. Root gets the packages that are not there.
+EMULATED := x86_64-unknown-linux-musl
+emulated: toolchain python
+	rustup target add $(EMULATED)
+	$(CARGO) build --release --locked -p isochrome-cli --target $(EMULATED)
+	if [ "$$(id -u)" -eq 0 ] && ! { command -v mmdebstrap && command -v qemu-system-x86_64 && command -v mke2fs; } >/dev/null; then \
+	  apt-get update; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mmdebstrap qemu-system-x86 e2fsprogs binutils; \
+	fi
+	$(PYTHON) scripts/emulated.py --binary $(or $(CARGO_TARGET_DIR),target)/$(EMULATED)/release/isochrome
 
 .PHONY: toolchain python
 python:
