@@ -66,7 +66,8 @@ pub fn exec_after_loss() -> Outcome {
     let outcome = folder.path().join("outcome");
     let mut exec = isochrome(&["exec", "--colors", "0-3", "--interval", "200ms", "-o"]);
     exec.env("ISOCHROME_RUNTIME_DIR", folder.path()).arg(&outcome);
-    let grow = "import sys\na=bytearray(b'x'*(4<<20))\nsys.stdin.readline()\nb=bytearray(b'x'*(16<<20))\nsys.stdin.readline()\n";
+    // It ends at once: a look while the interpreter gives its memory back would find only a part of the pages.
+    let grow = "import os,sys\na=bytearray(b'x'*(4<<20))\nsys.stdin.readline()\nb=bytearray(b'x'*(16<<20))\nsys.stdin.readline()\nos._exit(0)\n";
     let mut program = exec.args(["python3", "-c", grow]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begin = Instant::now();
     while !outcome.exists() && begin.elapsed() < Duration::from_secs(30) {
