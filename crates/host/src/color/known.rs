@@ -3,7 +3,7 @@
 //! A palette saved earlier saves time. Its colors of frames in use are checked on a sample. Blocks of frames with a wrong color are measured
 //! like frames that the palette does not know. If more than 1 % of what was checked is wrong, so are all frames: the palette is put aside.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,11 +16,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::eviction::WalkTicks;
+use super::learned::Learned;
 use super::reference::{Numbers, Ready, Reference};
 use super::saved::{BLOCK_FRAMES, Corrections};
 use crate::color::error::ColorError;
 use crate::color::pagemap::PageEntry;
 use crate::machine::setting::RealtimeRequest;
+use crate::machine::sysfs::Sysfs;
 
 /// Size of the sample on which a palette is checked. A palette of which 3 % is wrong passes with a probability of 2e-3, and one of which 5 % is
 /// wrong with 6e-7 (at most 5 of 512). Whatever passes, the pages of a program are verified once they are moved.
@@ -50,40 +52,9 @@ pub struct KnownColors {
     reference: Option<Reference>,
     /// CPUs whose caches tests may use.
     cpus: Vec<CpuId>,
+    /// Whether a frame may get another color while it is free, because the host of this virtual machine takes free memory back.
+    free_frames_change: bool,
     learned: Mutex<Learned>,
-}
-
-/// Colors and walk times that this process has measured.
-#[derive(Default)]
-struct Learned {
-    /// Colors by frame number.
-    frames: HashMap<FrameNumber, Color>,
-    /// Colors of pages by process and address, if frame numbers are hidden.
-    pages: HashMap<(i32, u64), Color>,
-    /// Number of frames whose color by the palette was confirmed, and number of frames whose color by the palette was wrong.
-    confirmed: usize,
-    wrong: usize,
-    /// Whether the palette is put aside because it was wrong too often.
-    stale: bool,
-    /// Blocks of frames for which the palette was wrong, by number.
-    contradicted: HashSet<u64>,
-    /// Walk times inside a process, once they are measured.
-    ticks: Option<WalkTicks>,
-}
-
-impl Learned {
-    /// Counts frames for which the palette was `right` or `wrong`. If it was wrong for more than 1 %, it is put aside; a single frame says nothing
-    /// of the others.
-    fn count(&mut self, right: usize, wrong: usize) {
-        self.confirmed += right;
-        self.wrong += wrong;
-        self.stale |= self.wrong > 1 && 100 * self.wrong > self.wrong + self.confirmed;
-    }
-
-    /// Whether the palette can be believed for `frame`.
-    fn believes(&self, frame: FrameNumber) -> bool {
-        !self.stale && !self.contradicted.contains(&(frame.0 / BLOCK_FRAMES))
-    }
 }
 
 /// Result of eviction tests of a sample of pages that should be on color.
@@ -142,8 +113,17 @@ impl KnownColors {
     /// Creates knowledge from a palette that is trusted without tests: a rule of the machine, or a palette for an emulator without caches.
     pub fn trusted(palette: Palette) -> KnownColors {
         let (level, colors) = (palette.level, palette.colors);
-        let learned = Mutex::default();
-        KnownColors { level, colors, palette: Some(palette), named: true, reference: None, cpus: Vec::new(), learned }
+        let (learned, cpus, free_frames_change) = (Mutex::default(), Vec::new(), false);
+        KnownColors {
+            level,
+            colors,
+            palette: Some(palette),
+            named: true,
+            reference: None,
+            cpus,
+            free_frames_change,
+            learned,
+        }
     }
 
     /// Creates knowledge from `reference`, with tests on the caches of `cpus`, and from a palette with the same numbers, if given.
@@ -151,7 +131,8 @@ impl KnownColors {
     /// `named`: whether a wrong palette is an error; otherwise it is put aside.
     pub fn measured(reference: Reference, palette: Option<Palette>, named: bool, cpus: Vec<CpuId>) -> KnownColors {
         let (level, colors, learned) = (reference.level, reference.colors(), Mutex::default());
-        KnownColors { level, colors, palette, named, reference: Some(reference), cpus, learned }
+        let free_frames_change = Sysfs::system().reported_block_frames().is_some();
+        KnownColors { level, colors, palette, named, reference: Some(reference), cpus, free_frames_change, learned }
     }
 
     /// Replaces the pages of known color if they have lost their colors, as [`Reference::renewed`] does, and [adopts](Self::adopt) the new
@@ -250,9 +231,14 @@ impl KnownColors {
     pub fn learn(&self, pid: i32, (address, entry): Page, color: Color) {
         let mut learned = self.learned();
         match entry.frame() {
-            None => learned.pages.insert((pid, address), color),
-            Some(frame) => learned.frames.insert(frame, color),
-        };
+            None => drop(learned.pages.insert((pid, address), color)),
+            Some(frame) => {
+                learned.frames.insert(frame, color);
+                if self.free_frames_change {
+                    learned.hold(pid, frame);
+                }
+            }
+        }
     }
 
     /// Records that tests found none of `colors` for a page. If the palette gives the page one of these colors, the block of its frame is
@@ -296,6 +282,19 @@ impl KnownColors {
     /// Forgets pages of `pid` that are known by address and not among `kept`, because they no longer exist. `kept` is in ascending order.
     pub fn retain(&self, pid: i32, kept: &[u64]) {
         self.learned().pages.retain(|(of, page), _| *of != pid || kept.binary_search(page).is_ok());
+    }
+
+    /// Whether a frame may get another color while it is free.
+    pub fn free_frames_change(&self) -> bool {
+        self.free_frames_change
+    }
+
+    /// Records that `frames` are all that `pid` has. Where free frames change, what was measured of others that it had, or that were drawn for it, is
+    /// forgotten, because they were given back.
+    pub fn hold(&self, pid: i32, frames: Vec<FrameNumber>) {
+        if self.free_frames_change {
+            self.learned().let_go(pid, frames);
+        }
     }
 
     /// Returns the CPUs whose caches tests may use.
@@ -449,6 +448,8 @@ pub fn on_a_cpu<T>(cpus: &[CpuId], mut work: impl FnMut() -> Result<T, ColorErro
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use isochrome_model::palette::Rule;
 
     use super::*;
@@ -480,6 +481,29 @@ mod tests {
         assert_eq!((verified.pages, verified.on_color), (1, 0));
         let left = [511, 512, 600, 1023, 1024].map(|frame| known.of(1, page(frame)).is_some());
         assert_eq!(left, [true, false, false, false, true]);
+    }
+
+    #[test]
+    fn a_frame_that_was_given_back_is_forgotten_where_the_host_takes_free_memory() {
+        let page = |frame: u64| (frame * 4096, PageEntry::of_frame(FrameNumber(frame)));
+        let frames = |frames: &[u64]| frames.iter().copied().map(FrameNumber).collect::<Vec<_>>();
+        // This process, its parent, and one that does not exist (numbers end at 2^22).
+        let (own, parent, ended) = (std::process::id() as i32, std::os::unix::process::parent_id() as i32, 1 << 23);
+        for free_frames_change in [true, false] {
+            let known = KnownColors { free_frames_change, ..KnownColors::of_bits(2) };
+            let known = KnownColors { palette: None, ..known };
+            let left = || [1, 2, 3, 4].map(|frame| known.of_frame(FrameNumber(frame)).is_some());
+            (1..=3).for_each(|frame| known.learn(own, page(frame), Color(0)));
+            known.learn(ended, page(4), Color(0));
+            // Frame 1 was drawn and not used. Frame 3 is shared with the other process.
+            known.hold(own, frames(&[2, 3]));
+            known.hold(parent, frames(&[3]));
+            assert_eq!(left(), if free_frames_change { [false, true, true, false] } else { [true; 4] });
+            known.hold(own, frames(&[2]));
+            assert!(known.of_frame(FrameNumber(3)).is_some());
+            known.hold(parent, Vec::new());
+            assert_eq!(known.of_frame(FrameNumber(3)).is_none(), free_frames_change);
+        }
     }
 
     #[test]

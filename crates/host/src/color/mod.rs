@@ -9,6 +9,7 @@ pub mod discover;
 mod error;
 pub mod eviction;
 pub mod known;
+mod learned;
 pub mod ledger;
 pub mod local;
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod claim;
 mod error;
 mod exclusive;
 mod hold;
+mod learned;
 pub mod lock;
 mod mover;
 mod page_map;
@@ -143,6 +144,7 @@ struct OffColorPage {
 }
 
 /// The resident pages of a process, classified by color.
+#[derive(Default)]
 struct Classified {
     /// Report on each mapping, as a recoloring would leave it.
     reports: Vec<RegionReport>,
@@ -150,6 +152,8 @@ struct Classified {
     off_color: Vec<OffColorPage>,
     /// Addresses of pages that have an allowed color, ascending.
     on_color: Vec<u64>,
+    /// Frames of all pages; empty where frame numbers are hidden.
+    frames: Vec<FrameNumber>,
     /// For each mapping with pages off color, the number of its pages of each allowed color.
     held: BTreeMap<usize, Vec<usize>>,
 }
@@ -163,8 +167,7 @@ fn classify(
     zero: Option<FrameNumber>,
     pinned: &dyn Fn(u64) -> bool,
 ) -> Result<Classified, RecolorError> {
-    let mut classified =
-        Classified { reports: Vec::new(), off_color: Vec::new(), on_color: Vec::new(), held: BTreeMap::new() };
+    let mut classified = Classified::default();
     // The vsyscall page lies outside of user space and has no entry.
     for (number, region) in regions.iter().enumerate().filter(|(_, region)| region.name != "[vsyscall]") {
         let mut report = RegionReport {
@@ -183,6 +186,7 @@ fn classify(
                 continue;
             }
             report.resident += 1;
+            classified.frames.extend(entry.frame());
             if let Some(color) = wanted.allowed_page(pid, page, entry) {
                 report.on_color += 1;
                 classified.on_color.push(page);
@@ -246,6 +250,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     // Read under the lock: otherwise the scratch area of another command might be taken for the program's own memory.
     let regions = pid.check_locked()?;
     let (before, mut classified) = inspect_pages(pid, &regions, wanted)?;
+    wanted.known.hold(pid.0, std::mem::take(&mut classified.frames));
     if before.moved() == 0 {
         return Ok(before);
     }
@@ -279,7 +284,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     };
     let plan = Plan { pid, regions: &regions, pages: &pages, astray: &astray, limits };
     let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
-    learn(pid, wanted, &pool, &pages, &fates)?;
+    learned::keep(pid, &regions, wanted, &pool, (&pages, &fates))?;
     let mut reports = classified.reports;
     let unreached = fates.iter().filter(|fate| **fate == Fate::Unreached).count();
     for (planned, fate) in pages.iter().zip(fates) {
@@ -413,23 +418,6 @@ fn touched_pages(pid: Pid, start: u64, end: u64) -> Result<Vec<Page>, RecolorErr
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Records the colors of the pages that were moved, where frame numbers are hidden.
-fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fate]) -> Result<(), RecolorError> {
-    if zero_frame().is_some() {
-        return Ok(());
-    }
-    let colors: BTreeMap<u64, usize> = pool.slots.iter().map(|slot| (slot.address, slot.color)).collect();
-    let moved: Vec<&Planned> =
-        pages.iter().zip(fates).filter(|(_, fate)| **fate == Fate::Moved).map(|(page, _)| page).collect();
-    let addresses: Vec<u64> = moved.iter().map(|planned| planned.page).collect();
-    for (planned, entry) in moved.into_iter().zip(pid.page_map()?.entries(&addresses)?) {
-        if entry.is_resident() && entry.frame().is_none() {
-            wanted.known.learn(pid.0, (planned.page, entry), wanted.colors[colors[&planned.slot]]);
-        }
-    }
-    Ok(())
 }
 
 /// Most rounds in which pages are tested until they are decided.

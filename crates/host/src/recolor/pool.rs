@@ -261,10 +261,9 @@ mod tests {
         let pool = Pool { slots: found.collect(), ..Pool::default() };
         let off_color = |n| OffColorPage { region: usize::from(n >= 70), address: n * page };
         let mut classified = Classified {
-            reports: Vec::new(),
             off_color: (0..90).map(off_color).collect(),
-            on_color: Vec::new(),
             held: BTreeMap::from([(0, vec![0; 4]), (1, vec![0; 4])]),
+            ..Classified::default()
         };
         let chosen = pool.choose(&mut classified, &|region| region == 1);
         let distinct: std::collections::BTreeSet<u64> = chosen.iter().map(|slot| slot.address).collect();
@@ -281,7 +280,7 @@ mod tests {
         let wanted = Wanted { known: &known, colors: &all, spread: true, anew: true, reserve: None };
         let off_color = (0..128).map(|n| OffColorPage { region: 0, address: n * page }).collect();
         let held = BTreeMap::from([(0, vec![0; 16])]);
-        let classified = Classified { reports: Vec::new(), off_color, on_color: Vec::new(), held };
+        let classified = Classified { off_color, held, ..Classified::default() };
         let mut pool = Pool::default();
         assert!(pool.next_draw(&classified, &wanted, 1 << 24).is_some_and(|draw| draw.huge.is_none()));
         // 180 frames come, none of which has one of the first four colors.
@@ -302,10 +301,9 @@ mod tests {
         let found = (0..64).map(|n| slot(2 * n * page, n % 8, true));
         let pool = Pool { slots: found.collect(), ..Pool::default() };
         let mut classified = Classified {
-            reports: Vec::new(),
             off_color: (0..32).map(|n| OffColorPage { region: n, address: 2 * n as u64 * page }).collect(),
-            on_color: Vec::new(),
             held: (0..32).map(|n| (n, vec![0; 8])).collect(),
+            ..Classified::default()
         };
         let mut of_color = [0; 8];
         pool.choose(&mut classified, &|_| false).iter().for_each(|slot| of_color[slot.color] += 1);
@@ -320,10 +318,9 @@ mod tests {
         let pool = Pool { slots: found.collect(), ..Pool::default() };
         let off_color = |n| OffColorPage { region: 0, address: n * page };
         let mut classified = Classified {
-            reports: Vec::new(),
             off_color: (0..64).map(off_color).collect(),
-            on_color: Vec::new(),
             held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
+            ..Classified::default()
         };
         let chosen: Vec<u64> = pool.choose(&mut classified, &|_| false).iter().map(|slot| slot.address).collect();
         let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();

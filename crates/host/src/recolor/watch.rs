@@ -256,6 +256,7 @@ impl Watch {
         }
         // Colors known by address are kept only for pages that are on color now.
         wanted.known.retain(pid.0, &classified.on_color);
+        wanted.known.hold(pid.0, classified.frames);
         seen.on_color = classified.on_color;
         self.tally.resident += report.resident();
         self.tally.on_color += report.on_color();
