@@ -143,6 +143,9 @@ pub fn run(verb: &PolicyVerb) -> Result<Verdict> {
             let changes = policy::changes((&old, &before), (&new, &after));
             files::print(&changes.iter().fold(String::new(), |text, line| text + line + "\n"))?;
         }
+        PolicyVerb::Reload => {
+            files::print(&(ask_text(Ask::Reload)? + "\n"))?;
+        }
         PolicyVerb::Explain { pid } => {
             files::print(&(ask_text(Ask::Explain(*pid))? + "\n"))?;
         }

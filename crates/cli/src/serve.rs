@@ -13,6 +13,7 @@ use isochrome_host::probe::retention::Monitor;
 use isochrome_host::process::Pid;
 use isochrome_host::recolor::watch::PauseCounts;
 use isochrome_host::server::published::Published;
+use isochrome_host::server::requests::Peer;
 use isochrome_host::server::socket::{self, Ask, Say};
 use isochrome_host::server::{MemberStatus, Server, Status, Unmanaged};
 use isochrome_host::{interrupt, runtime};
@@ -49,7 +50,7 @@ pub fn run(options: &ServeOptions) -> Result<Verdict> {
     let server = Server::new(all, policy, &folder).with_context(|| shown(&options.config))?;
     let published = Arc::new(Published::new(server.status(), text));
     let server = Arc::new(Mutex::new(server));
-    listen(&folder, &server, &published)?;
+    listen(&folder, &options.config, &server, &published)?;
     let page = Arc::new(Mutex::new(String::new()));
     let retention = Arc::new(Mutex::new(Vec::new()));
     if let Some(address) = options.metrics {
@@ -62,7 +63,8 @@ pub fn run(options: &ServeOptions) -> Result<Verdict> {
     while !interrupt::interrupted() {
         if hung_up.swap(false, Ordering::Relaxed) {
             notify::say("RELOADING=1");
-            reload(&options.config, &mut held(&server), &published);
+            // The reason was printed.
+            let _ = reload(&options.config, &mut held(&server), &published);
             notify::say("READY=1");
         }
         let rest = {
@@ -106,27 +108,31 @@ fn monitor(retention: &Arc<Mutex<Vec<(u8, Retention)>>>, seed: u64) -> Result<()
     Ok(())
 }
 
-/// Reads the policy in `path` and puts it in force. If it cannot be used, the old one stays in force, which is said.
-fn reload(path: &Path, server: &mut Server, published: &Published) {
+/// Reads the policy in `path` and puts it in force. If it cannot be used, the old one stays in force. Either is printed, and returned in words.
+fn reload(path: &Path, server: &mut Server, published: &Published) -> Result<String, String> {
     let done = read(path).and_then(|(text, policy)| {
         let changes = server.put_in_force(policy).with_context(|| shown(path))?;
         Ok((text, changes))
     });
-    match done {
+    let done = match done {
         Ok((text, changes)) => {
             published.report_policy(text);
             published.report(server.status());
             let changes = if changes.is_empty() { "nothing changes".to_owned() } else { changes.join("\n  ") };
-            eprintln!("isochrome: the policy was read again:\n  {changes}");
+            Ok(format!("the policy was read again:\n  {changes}"))
         }
-        Err(error) => eprintln!("isochrome: the old policy stays in force: {}", hints::text(&*error)),
-    }
+        Err(error) => Err(format!("the old policy stays in force: {}", hints::text(&*error))),
+    };
+    let (Ok(text) | Err(text)) = &done;
+    eprintln!("isochrome: {text}");
+    done
 }
 
-/// Answers the requests of clients.
-fn listen(folder: &Path, server: &Arc<Mutex<Server>>, published: &Arc<Published>) -> Result<()> {
-    let (server, published) = (Arc::clone(server), Arc::clone(published));
-    let answerer = move |ask, peer| match ask {
+/// Answers the requests of clients. The policy is in `config`.
+fn listen(folder: &Path, config: &Path, server: &Arc<Mutex<Server>>, published: &Arc<Published>) -> Result<()> {
+    let (server, published, config) = (Arc::clone(server), Arc::clone(published), config.to_owned());
+    let own = rustix::process::geteuid().as_raw();
+    let answerer = move |ask, peer: Peer| match ask {
         Ask::Status => Say::Status(published.status()),
         Ask::Next(number) => {
             let (number, status) = published.next(number);
@@ -136,6 +142,13 @@ fn listen(folder: &Path, server: &Arc<Mutex<Server>>, published: &Arc<Published>
         Ask::Explain(pid) => match held(&server).explain(Pid(pid)) {
             Ok(text) => Say::Text(text),
             Err(error) => Say::Error(hints::text(&error)),
+        },
+        Ask::Reload if ![0, own].contains(&peer.uid) => {
+            Say::Error("only root and the user of the server may have the policy read again".to_owned())
+        }
+        Ask::Reload => match reload(&config, &mut held(&server), &published) {
+            Ok(done) => Say::Text(done),
+            Err(error) => Say::Error(error),
         },
         Ask::Join(join) => {
             let mut server = held(&server);
@@ -162,7 +175,7 @@ fn only_server(folder: &Path) -> Result<File> {
         Ok(()) => Ok(lock),
         Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
             bail!(
-                "a server runs already\n  hint: isochrome policy status shows it; kill -HUP makes it read its policy again"
+                "a server runs already\n  hint: isochrome policy status shows it; isochrome policy reload makes it read its policy again"
             )
         }
         Err(error) => Err(error).with_context(|| path.display().to_string()),

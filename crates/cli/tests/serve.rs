@@ -201,13 +201,18 @@ fn reloaded(fixture: &Fixture) -> Outcome {
             said.contains("stays in force") && said.contains(reason)
         });
         assert_eq!(status(fixture).unwrap()["classes"][0]["colors"], "0-3");
+        let refused = policy(fixture, &["reload"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("stays in force") && said.contains(reason), "{said}");
     }
     let next = write_policy(fixture, &two_classes(&exe, "8-11", "/no/such/file"));
     let diff = policy(fixture, &["diff", &next.display().to_string()]);
     let text = String::from_utf8_lossy(&diff.stdout).into_owned();
     // How many colors the machine itself has does not matter where all of the listed ones exist.
     assert!(!diff.status.success() || text.contains("control: colors 0-3 become 8-11"), "{text}");
-    server.signal("-HUP");
+    let reloaded = policy(fixture, &["reload"]);
+    assert!(reloaded.status.success(), "{}", String::from_utf8_lossy(&reloaded.stderr));
+    assert_eq!(status(fixture).unwrap()["classes"][0]["colors"], "8-11", "in force when the command ends");
     wait_until(fixture, "the program is on its new colors", || {
         is_there(fixture, 0, program.pid()) && share(program.pid(), 8..12) >= 0.99
     });

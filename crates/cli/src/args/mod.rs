@@ -156,7 +156,7 @@ pub enum Verb {
     },
     /// Keep the programs of a policy on the colors of their classes
     #[command(
-        after_help = "Examples:\n  isochrome serve --config examples/serve/policy.toml\n  kill -HUP $(pidof isochrome)\nA policy is read again at SIGHUP; one that cannot be used is refused, and the old one stays in force. Programs run on as they are when the server ends."
+        after_help = "Examples:\n  isochrome serve --config examples/serve/policy.toml\n  isochrome policy reload\nA policy is read again at SIGHUP or by `isochrome policy reload`; one that cannot be used is refused, and the old one stays in force. Programs run on as they are when the server ends."
     )]
     Serve(ServeOptions),
     /// Check and explain the policy of `serve`

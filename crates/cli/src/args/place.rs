@@ -254,6 +254,10 @@ pub enum PolicyVerb {
         #[arg(long, requires = "oci")]
         strict: bool,
     },
+    /// Have the server read its policy again, and wait until the new one is in force
+    ///
+    /// A policy that cannot be used is refused with the reason, and the old one stays in force (exit code 1). Root and the server's own user may do this.
+    Reload,
     /// Show the classes in force, with their members and where the pages of these are
     Status {
         /// Print JSON

@@ -1,6 +1,6 @@
 //! The server's socket: one request and one answer per connection, each a line of JSON.
 //!
-//! Requests are small. The kernel says who asks ([Linux, unix(7), SO_PEERCRED]), and all but [`Ask::Join`] only read. A client that is slow,
+//! Requests are small. The kernel says who asks ([Linux, unix(7), SO_PEERCRED]), and all but [`Ask::Join`] and [`Ask::Reload`] only read. A client that is slow,
 //! sends too much or sends nonsense is told so, if it still listens, and let go.
 
 use std::fs::{self, Permissions};
@@ -59,6 +59,8 @@ pub enum Ask {
     Policy,
     /// To be put into a class.
     Join(Join),
+    /// To read the policy again and put it in force; for root and the server's own user.
+    Reload,
 }
 
 /// Answer of the server.
@@ -201,6 +203,7 @@ mod tests {
             Ask::Explain(pid) => Say::Text(format!("process {pid}")),
             Ask::Policy => Say::Text(String::new()),
             Ask::Join(_) => Say::Text(format!("{} of {}", peer.pid, peer.uid)),
+            Ask::Reload => Say::Error("no".to_owned()),
         })
     }
 
