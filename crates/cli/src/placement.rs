@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use isochrome_host::color::known::Verified;
+use isochrome_host::color::verified::Verified;
 use isochrome_host::coloring::report::{Event, PlacementReport};
 use isochrome_model::units::Bytes;
 

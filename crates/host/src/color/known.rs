@@ -9,16 +9,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isochrome_model::palette::Palette;
 use isochrome_model::palette::decode::Answer;
-use isochrome_model::stats::proportion_interval;
 use isochrome_model::units::{Color, CpuId, FrameNumber};
 use rustix::thread::sched_getcpu;
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::eviction::WalkTicks;
 use super::learned::Learned;
 use super::reference::{Numbers, Ready, Reference};
 use super::saved::{BLOCK_FRAMES, Corrections};
+use super::verified::{BlockTests, Verified};
 use crate::color::error::ColorError;
 use crate::color::pagemap::PageEntry;
 use crate::machine::setting::RealtimeRequest;
@@ -27,15 +25,6 @@ use crate::machine::sysfs::Sysfs;
 /// Size of the sample on which a palette is checked. A palette of which 3 % is wrong passes with a probability of 2e-3, and one of which 5 % is
 /// wrong with 6e-7 (at most 5 of 512). Whatever passes, the pages of a program are verified once they are moved.
 const CHECKED_PAGES: usize = 512;
-
-/// Size of a sample by which the pages of a process are verified.
-pub const VERIFIED_PAGES: usize = 256;
-
-/// Most samples that a verification takes while its result is not significant.
-const SAMPLES_MAX: usize = 4;
-
-/// Processes with at most this many pages are verified completely.
-const VERIFIED_WHOLE: usize = 1024;
 
 /// A page of a process: its address, and its pagemap entry.
 pub type Page = (u64, PageEntry);
@@ -55,43 +44,6 @@ pub struct KnownColors {
     /// Whether a frame may get another color while it is free, because the host of this virtual machine takes free memory back.
     free_frames_change: bool,
     learned: Mutex<Learned>,
-}
-
-/// Result of eviction tests of a sample of pages that should be on color.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Verified {
-    /// Number of pages with a decision.
-    pub pages: usize,
-    /// Number of these pages that are on color.
-    #[serde(rename = "right")]
-    pub on_color: usize,
-    /// Number of further pages without a decision, because another CPU used them or they went away.
-    pub undecided: usize,
-}
-
-impl Verified {
-    /// Whether at least 99 % of the pages are on color.
-    pub fn holds(&self) -> bool {
-        100 * self.on_color >= 99 * self.pages
-    }
-
-    /// Whether significantly less than 99 % of the pages are on color: more pages of the sample are off color than chance explains.
-    pub fn is_refuted(&self) -> bool {
-        proportion_interval((self.pages - self.on_color) as u64, self.pages as u64).0 > 0.01
-    }
-
-    /// Whether the sample decides if at least 99 % of the pages are on color. It does not if slightly more than 1 % of the sample is off
-    /// color.
-    pub fn is_decided(&self) -> bool {
-        self.holds() || self.is_refuted()
-    }
-
-    /// Adds the result for other pages.
-    pub fn add(&mut self, other: Verified) {
-        self.pages += other.pages;
-        self.on_color += other.on_color;
-        self.undecided += other.undecided;
-    }
 }
 
 #[cfg(test)]
@@ -289,8 +241,8 @@ impl KnownColors {
         self.free_frames_change
     }
 
-    /// Records that `frames` are all that `pid` has. Where free frames change, what was measured of others that it had, or that were drawn for it, is
-    /// forgotten, because they were given back.
+    /// Records that `frames` are all frames of `pid`. Where free frames change, the colors of its earlier frames, and of frames that were drawn for it
+    /// and not used, are forgotten.
     pub fn hold(&self, pid: i32, frames: Vec<FrameNumber>) {
         if self.free_frames_change {
             self.learned().let_go(pid, frames);
@@ -355,20 +307,23 @@ impl KnownColors {
 
     /// Summarizes the `answers` of eviction tests of a sample of pages of `pid` that should be on color.
     ///
-    /// Colors that prove wrong are forgotten, with all of their block.
+    /// Colors that prove wrong are forgotten, with all of their block unless most of what was tested of it proves right.
     pub fn verified(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Verified {
         let mut verified = Verified::default();
         let (mut right, mut wrong) = (0, 0);
+        let mut blocks = HashMap::<u64, BlockTests>::new();
         for (page, answer) in sample.iter().zip(answers) {
             let by_palette = usize::from(self.is_by_palette(*page));
+            let block = page.1.frame().map(|frame| blocks.entry(frame.0 / BLOCK_FRAMES).or_default());
             match answer {
                 Some(Answer::Color(_)) => {
                     verified.on_color += 1;
                     right += by_palette;
+                    block.into_iter().for_each(|block| block.right += 1);
                 }
                 Some(Answer::Other) => {
-                    self.forget(pid, *page);
                     wrong += by_palette;
+                    block.into_iter().for_each(|block| block.wrong += 1);
                 }
                 Some(Answer::Unsteady) | None => {
                     verified.undecided += 1;
@@ -377,8 +332,22 @@ impl KnownColors {
             }
             verified.pages += 1;
         }
+        for (page, _) in sample.iter().zip(answers).filter(|(_, answer)| **answer == Some(Answer::Other)) {
+            let block = page.1.frame().and_then(|frame| Some((frame, blocks.get(&(frame.0 / BLOCK_FRAMES))?)));
+            match block {
+                Some((frame, block)) if block.has_kept_its_colors() && self.by_palette(frame).is_none() => {
+                    self.learned().frames.remove(&frame);
+                }
+                _ => self.forget(pid, *page),
+            }
+        }
         self.learned().count(right, wrong);
         verified
+    }
+
+    /// Returns the color of a frame by the palette, whether it is believed or not.
+    fn by_palette(&self, frame: FrameNumber) -> Option<Color> {
+        self.palette.as_ref()?.color_of(frame)
     }
 
     /// Returns the walk times inside a process; `None` if they are not measured yet.
@@ -390,20 +359,6 @@ impl KnownColors {
     pub fn keep_ticks(&self, ticks: WalkTicks) {
         self.learned().ticks = Some(ticks);
     }
-}
-
-/// Draws disjoint samples of `pages` for a verification, each in ascending order: the first sample, and further samples to add while the
-/// result is not decided ([`Verified::is_decided`]). A small number of pages is a single sample.
-pub fn samples(pages: &[Page]) -> Vec<Vec<Page>> {
-    if pages.len() <= VERIFIED_WHOLE {
-        return if pages.is_empty() { Vec::new() } else { vec![pages.to_vec()] };
-    }
-    let mut drawn = pages.to_vec();
-    fastrand::shuffle(&mut drawn);
-    let mut samples: Vec<Vec<Page>> = drawn.chunks_exact(VERIFIED_PAGES).map(<[Page]>::to_vec).collect();
-    samples.truncate(SAMPLES_MAX);
-    samples.iter_mut().for_each(|sample| sample.sort_unstable_by_key(|(address, _)| *address));
-    samples
 }
 
 /// Returns at most `count` of `items`, drawn at random as evenly over the colors as the items allow.
@@ -455,20 +410,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_in_doubt_takes_further_samples_of_other_pages() {
-        let verified = |on_color, pages| Verified { on_color, pages, undecided: 0 };
-        // 5 of 256 pages are 2 %. If 1 % of all pages are off color, chance explains 5 pages of the sample, but not 12.
-        let decided =
-            [(254, 256), (251, 256), (244, 256)].map(|(on_color, pages)| verified(on_color, pages).is_decided());
-        assert_eq!(decided, [true, false, true]);
-        let pages: Vec<Page> = (0..2000).map(|n| (4096 * n, PageEntry::default())).collect();
-        let several = samples(&pages);
-        let drawn: std::collections::BTreeSet<u64> = several.iter().flatten().map(|page| page.0).collect();
-        assert_eq!((several.len(), drawn.len()), (4, 4 * VERIFIED_PAGES));
-        assert_eq!(samples(&pages[..1024]).iter().map(Vec::len).collect::<Vec<_>>(), [1024]);
-    }
-
-    #[test]
     fn a_frame_that_lost_its_color_makes_those_around_it_unknown() {
         let rule = Rule::Linear { masks: vec![1] };
         let palette = Palette { schema: String::new(), level: 2, colors: 2, rule, fingerprint: None, boot_id: None };
@@ -481,6 +422,14 @@ mod tests {
         assert_eq!((verified.pages, verified.on_color), (1, 0));
         let left = [511, 512, 600, 1023, 1024].map(|frame| known.of(1, page(frame)).is_some());
         assert_eq!(left, [true, false, false, false, true]);
+        // Of eight tested pages of another block one is off color, and then two.
+        let sample: Vec<Page> = (2048..2056).map(page).collect();
+        for (wrong, left) in [(1, 7), (2, 0)] {
+            sample.iter().for_each(|page| known.learn(1, *page, Color(0)));
+            let answer = |at| Some(if at < wrong { Answer::Other } else { Answer::Color(Color(0)) });
+            known.verified(1, &sample, &(0..8).map(answer).collect::<Vec<_>>());
+            assert_eq!(sample.iter().filter(|page| known.of(1, **page).is_some()).count(), left);
+        }
     }
 
     #[test]
@@ -499,6 +448,10 @@ mod tests {
             known.hold(own, frames(&[2, 3]));
             known.hold(parent, frames(&[3]));
             assert_eq!(left(), if free_frames_change { [false, true, true, false] } else { [true; 4] });
+            // Another process has ended, and nothing else has changed.
+            known.learn(ended, page(4), Color(0));
+            known.hold(own, frames(&[2, 3]));
+            assert_eq!(known.of_frame(FrameNumber(4)).is_none(), free_frames_change);
             known.hold(own, frames(&[2]));
             assert!(known.of_frame(FrameNumber(3)).is_some());
             known.hold(parent, Vec::new());

@@ -1,4 +1,4 @@
-//! Colors and walk times that one process has measured.
+//! Colors and walk times that this process has measured, and which frames still have their colors.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use super::eviction::WalkTicks;
 use super::saved::BLOCK_FRAMES;
 use crate::process::Pid;
 
-/// Colors and walk times that this process has measured.
+/// What this process has measured.
 #[derive(Default)]
 pub struct Learned {
     /// Colors by frame number.
@@ -42,13 +42,14 @@ impl Learned {
         self.holders.entry(pid).or_default().push(frame);
     }
 
-    /// Forgets frames that `pid` had and that are not among `now`, unless another process that still exists had them too, as parent and child do.
+    /// Records that `now` are all frames of `pid`, and forgets its earlier frames and those of processes that have ended. Frames that another process
+    /// has too, as parent and child do, stay known.
     pub fn let_go(&mut self, pid: i32, now: Vec<FrameNumber>) {
-        if self.holders.get(&pid).is_some_and(|before| *before == now) {
-            return;
-        }
         let ended: Vec<i32> =
             self.holders.keys().copied().filter(|of| *of != pid && Pid(*of).start_time().is_none()).collect();
+        if ended.is_empty() && self.holders.get(&pid).is_some_and(|before| *before == now) {
+            return;
+        }
         let before = ended.iter().chain([&pid]).filter_map(|of| self.holders.remove(of));
         let mut gone: HashSet<FrameNumber> = before.flatten().collect();
         if !now.is_empty() {

@@ -24,6 +24,7 @@ pub mod source;
 mod survey;
 mod target;
 pub mod tester;
+pub mod verified;
 
 pub(crate) use self::classify::PASSES;
 pub use self::error::ColorError;

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Coloring;
-use crate::color::known::Verified;
 use crate::color::reference::Numbers;
+use crate::color::verified::Verified;
 use crate::recolor::Report;
 use crate::recolor::watch::Tally;
 use crate::sys::memory::page_bytes;

@@ -17,7 +17,7 @@ pub mod claim;
 mod error;
 mod exclusive;
 mod hold;
-mod learned;
+mod knowledge;
 pub mod lock;
 mod mover;
 mod page_map;
@@ -39,10 +39,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::color::ColorError;
-use crate::color::known::{Page, Verified, samples};
+use crate::color::known::Page;
 use crate::color::pagemap::{self, PageEntry};
 use crate::color::reference::Reference;
 use crate::color::tester::Effort;
+use crate::color::verified::{Verified, samples};
 use crate::process::{Pid, Region};
 use crate::sys::memory::{Arena, page_bytes};
 
@@ -284,7 +285,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     };
     let plan = Plan { pid, regions: &regions, pages: &pages, astray: &astray, limits };
     let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
-    learned::keep(pid, &regions, wanted, &pool, (&pages, &fates))?;
+    knowledge::record(pid, &regions, wanted, &pool, (&pages, &fates))?;
     let mut reports = classified.reports;
     let unreached = fates.iter().filter(|fate| **fate == Fate::Unreached).count();
     for (planned, fate) in pages.iter().zip(fates) {

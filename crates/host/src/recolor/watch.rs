@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Limits, RecolorError, RegionReport, Wanted, claim, inspect_pages, recolor, release_stragglers, verify, zero_frame,
 };
-use crate::color::known::{KnownColors, VERIFIED_PAGES, Verified};
+use crate::color::known::KnownColors;
+use crate::color::verified::{VERIFIED_PAGES, Verified};
 use crate::process::{Pid, Region};
 
 /// Tally of what was done so far.

@@ -30,8 +30,8 @@ use self::requests::{Join, Peer, RequestError, Requests};
 pub use self::status::{ClassStatus, MemberStatus, Status, Unmanaged};
 use self::vitals::{Vitals, moved_by_the_kernel};
 use crate::color::ColorError;
-use crate::color::known::Verified;
 use crate::color::ledger::Owner;
+use crate::color::verified::Verified;
 use crate::coloring::{Coloring, Lease};
 use crate::error::{SystemError, without_hint};
 use crate::machine::sysfs::Sysfs;
@@ -95,7 +95,7 @@ pub struct Server {
     all: Coloring,
     /// The policy as it was read.
     filed: Policy,
-    /// This policy with the classes that were asked for.
+    /// This policy with the classes of requests.
     policy: Policy,
     requests: Requests,
     classes: Vec<ClassColors>,
@@ -145,7 +145,7 @@ struct Member {
     vitals: Option<Vitals>,
     inspected: Option<Instant>,
     next: Instant,
-    /// Number of attempts in a row that failed, or that brought no page to its color though nothing had happened before.
+    /// Number of attempts in a row that failed, or that brought no page to its color although nothing had changed before.
     failures: u32,
     trouble: Option<String>,
     seconds_to_colors: Option<f64>,
@@ -352,7 +352,7 @@ impl Server {
         Ok(format!("class {class}, colors {}", colors.unwrap_or_default()))
     }
 
-    /// Inspects the member `pid`, and moves its pages that are off color, unless nothing has happened since the last time. Returns whether it was
+    /// Inspects the member `pid`, and moves its pages that are off color, unless nothing has changed since the last time. Returns whether it was
     /// inspected. `moved`: the sum of the kernel's counters of moved pages.
     fn keep(&mut self, pid: Pid, moved: u64) -> bool {
         let Some(member) = self.members.get_mut(&pid.0) else { return false };

@@ -1,4 +1,4 @@
-//! What a recoloring leaves known of the colors of a process's pages.
+//! Records the colors of a process's pages after a recoloring.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use super::work::{Fate, Planned};
 use super::{RecolorError, Wanted, zero_frame};
 use crate::process::{Pid, Region};
 
-/// Records what is known of the pages of `pid` in `regions` after the work on `pages` with these `fates`. Where frame numbers are hidden, these are
-/// the colors of the pages that were moved. Else the frames that the process has are recorded, so that what was drawn and not used is forgotten where
-/// free frames change.
-pub fn keep(
+/// Records the colors of the pages of `pid` in `regions`, of which `pages` were to be moved and have these `fates`.
+///
+/// Colors of frames are known already; where free frames change, those of frames that were drawn and not used are forgotten. Where frame numbers
+/// are hidden, colors are known by address, so the moved pages are entered.
+pub fn record(
     pid: Pid,
     regions: &[Region],
     wanted: &Wanted,
