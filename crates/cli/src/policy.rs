@@ -1,4 +1,4 @@
-//! `isochrome policy`: what can be said of a policy, and what the memory server is asked.
+//! `isochrome policy`: checks and compares policies, and queries the memory server.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use crate::args::PolicyVerb;
 use crate::verdict::Verdict;
 use crate::{files, hints};
 
-/// Time after which a server is asked again whose state has not changed.
+/// Time between two queries of a server whose state has not changed.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Schema of the printed status.
 pub const STATUS_SCHEMA: &str = "isochrome-status/1";
@@ -77,7 +77,7 @@ pub fn join(join: Join) -> Result<String> {
     ask_text(Ask::Join(join))
 }
 
-/// State of a container, as its runtime tells hooks. [OCI runtime specification, State]
+/// State of a container, as its runtime passes it to hooks. [OCI runtime specification, State]
 #[derive(Deserialize)]
 struct Container {
     id: String,
@@ -87,8 +87,8 @@ struct Container {
     annotations: BTreeMap<String, String>,
 }
 
-/// Returns what the annotations of `container` ask for; `None` if they ask for nothing.
-fn asked_by(container: &Container) -> Result<Option<Join>> {
+/// Returns the request in the annotations of `container`; `None` if they contain none.
+fn request_of(container: &Container) -> Result<Option<Join>> {
     let annotation = |name: &str| container.annotations.get(&format!("isochrome.{name}"));
     let into = match (annotation("class"), annotation("cache")) {
         (None, None) => return Ok(None),
@@ -105,11 +105,11 @@ fn asked_by(container: &Container) -> Result<Option<Join>> {
     Ok(Some(Join { into, pid: Some(container.pid), group, colors: annotation("colors").cloned() }))
 }
 
-/// Obeys the annotations of the container whose state is on standard input. Without `strict`, a failure is only told.
+/// Puts the container whose state is on standard input where its annotations request. Without `strict`, a failure is only printed.
 fn hook(strict: bool) -> Result<Verdict> {
     let container: Container = serde_json::from_reader(io::stdin().lock())
         .context("standard input is no state of a container\n  hint: an OCI runtime runs this as a hook")?;
-    match asked_by(&container).and_then(|asked| asked.map(join).transpose()) {
+    match request_of(&container).and_then(|request| request.map(join).transpose()) {
         Ok(None) => {}
         Ok(Some(done)) => eprintln!("isochrome: container {}: {done}", container.id),
         Err(error) if strict => return Err(error.context(format!("container {}", container.id))),
@@ -230,17 +230,17 @@ mod tests {
 
     #[test]
     fn annotations_of_a_container_name_a_class_or_a_size() {
-        let asked = |annotations: &str| {
+        let request = |annotations: &str| {
             let text = format!(
                 "{{\"ociVersion\":\"1.0.2\",\"id\":\"c\",\"status\":\"created\",\"pid\":2147483647,\"bundle\":\"/b\",\"annotations\":{annotations}}}"
             );
-            asked_by(&serde_json::from_str(&text).unwrap())
+            request_of(&serde_json::from_str(&text).unwrap())
         };
-        assert_eq!(asked("{}").unwrap(), None);
-        let into = |annotations| asked(annotations).unwrap().unwrap().into;
+        assert_eq!(request("{}").unwrap(), None);
+        let into = |annotations| request(annotations).unwrap().unwrap().into;
         assert_eq!(into("{\"isochrome.class\":\"control\"}"), Destination::Class("control".to_owned()));
         assert_eq!(into("{\"isochrome.cache\":\"128KiB\",\"other\":\"x\"}"), Destination::Cache(Bytes(128 << 10)));
-        assert!(asked("{\"isochrome.cache\":\"much\"}").is_err());
-        assert!(asked("{\"isochrome.cache\":\"1M\",\"isochrome.class\":\"control\"}").is_err());
+        assert!(request("{\"isochrome.cache\":\"much\"}").is_err());
+        assert!(request("{\"isochrome.cache\":\"1M\",\"isochrome.class\":\"control\"}").is_err());
     }
 }

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         trial("in_a_storm_of_policies_the_last_valid_one_is_in_force", || stormed(&Fixture::new()?)),
         trial("members_outlive_a_server_that_is_killed_and_the_next_one_goes_on", || killed(&Fixture::new()?)),
         trial("every_change_is_reported_to_who_follows_until_the_server_ends", || followed(&Fixture::new()?)),
-        trial("clients_get_what_their_class_allows_and_nothing_else", || asked(&Fixture::new()?)),
+        trial("clients_get_what_their_class_allows_and_nothing_else", || requested(&Fixture::new()?)),
         trial("many_clients_and_nonsense_do_not_keep_others_waiting", || crowded(&Fixture::new()?)),
         trial("a_control_group_gets_a_class_of_its_own_as_long_as_it_has_processes", || contained(&Fixture::new()?)),
         trial("a_second_server_and_a_wrong_policy_are_refused", || refused(&Fixture::new()?)),
@@ -339,7 +339,7 @@ fn followed(fixture: &Fixture) -> Outcome {
 /// Number of the user nobody.
 const NOBODY: u32 = 65534;
 
-fn asked(fixture: &Fixture) -> Outcome {
+fn requested(fixture: &Fixture) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Err(NotRun("only root can run programs as another user".to_owned()));
     }
@@ -399,7 +399,7 @@ fn crowded(fixture: &Fixture) -> Outcome {
     let path = fixture.path("serve.sock");
     let (mut silent, mut rng) = (Vec::new(), fastrand::Rng::with_seed(20));
     for number in 0..CLIENTS {
-        // A client whose connection is refused at once has been told, too.
+        // A connection that is closed at once is a refusal, too.
         let Ok(mut client) = UnixStream::connect(&path) else { continue };
         let nonsense: Vec<u8> = (0..rng.usize(0..8192)).map(|_| rng.u8(..)).collect();
         match number % 4 {

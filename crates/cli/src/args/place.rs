@@ -246,7 +246,7 @@ pub enum PolicyVerb {
         /// Make a class of its own with so much of the cache, as long as the control group has processes
         #[arg(long, value_name = "SIZE", conflicts_with = "class")]
         cache: Option<Bytes>,
-        /// As a hook of an OCI runtime: read the container's state from standard input, and obey its annotations isochrome.class and
+        /// As a hook of an OCI runtime: read the container's state from standard input, and follow its annotations isochrome.class and
         /// isochrome.cache; the container is started in any case, unless --strict is given
         #[arg(long, conflicts_with_all = ["class", "pid", "cgroup", "cache"])]
         oci: bool,

@@ -6,7 +6,7 @@ use std::fs;
 use crate::sched::bpf::StartedProcesses;
 use crate::sched::open;
 
-/// What has happened since the last look.
+/// Processes that were started since the last look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Started {
     /// These processes were started or have executed a program; some may have ended.
@@ -31,7 +31,7 @@ impl Notice {
         open::of_processes().map_or(Notice::LastNumber(None), Notice::Kernel)
     }
 
-    /// Returns what has happened since the last call.
+    /// Returns which processes were started since the last call.
     pub fn since_last(&mut self) -> Started {
         match self {
             Notice::Kernel(started) => started.since_last().map_or(Started::Unknown, Started::These),
@@ -44,7 +44,7 @@ impl Notice {
     }
 }
 
-/// Returns the number that was last given to a process or thread, which changes when one is started; `None` if the kernel does not tell.
+/// Returns the number that was last given to a process or thread, which changes when one is started; `None` if the kernel does not report it.
 fn last_number() -> Option<u64> {
     // [proc(5), /proc/loadavg]
     fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().last()?.parse().ok()

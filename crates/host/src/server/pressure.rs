@@ -1,8 +1,8 @@
-//! Shortage of memory, as the kernel tells it.
+//! Shortage of memory, as the kernel reports it.
 
 use std::fs;
 
-/// Share of the last ten seconds in which some task waited for memory, in percent; `None` where the kernel does not tell. [Linux,
+/// Share of the last ten seconds in which some task waited for memory, in percent; `None` where the kernel does not report it. [Linux,
 /// Documentation/accounting/psi.rst]
 pub fn memory_stalls() -> Option<f64> {
     of_text(&fs::read_to_string("/proc/pressure/memory").ok()?)

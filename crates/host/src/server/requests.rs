@@ -51,7 +51,7 @@ pub struct Join {
     pub colors: Option<String>,
 }
 
-/// A class that is asked for.
+/// A requested class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Destination {
@@ -68,9 +68,9 @@ pub struct Request {
     pub class: String,
     /// What was put into it.
     pub who: Who,
-    /// Number of the user who asked.
+    /// Number of the user who made the request.
     pub uid: u32,
-    /// The size that was asked for, if the class is the request's own.
+    /// The requested size, if the class is the request's own.
     pub cache: Option<Bytes>,
     /// Indices of the colors of the class that it has; `None` for all.
     pub colors: Option<Vec<u32>>,
@@ -136,7 +136,7 @@ pub enum RequestError {
     NoSuchColors {
         /// The class.
         class: String,
-        /// The colors asked for.
+        /// The requested colors.
         colors: String,
         /// Number of its colors.
         count: usize,
@@ -153,7 +153,7 @@ pub enum RequestError {
         /// The process.
         pid: i32,
     },
-    /// The user has asked for very many processes.
+    /// The user has too many processes in classes by request.
     #[error(
         "user {user} has {PROCESSES_MAX} processes in classes by request, which is the most there can be\n  hint: a member of the policy such as {{ user = \"{user}\" }} has no such limit"
     )]
@@ -200,7 +200,7 @@ impl Requests {
         &self.granted
     }
 
-    /// Returns `policy` with the classes that were asked for.
+    /// Returns `policy` with the classes of requests.
     pub fn added_to(&self, policy: &Policy) -> Policy {
         let mut policy = policy.clone();
         for request in &self.granted {
@@ -423,8 +423,8 @@ mod tests {
         assert!(matches!(ask(&join("contrl"), 0, &closed), Err(RequestError::NoSuchClass { .. })));
         assert_eq!(ask(&cache, 0, &closed).unwrap().cache, Some(Bytes(1 << 17)));
         for (list, chosen) in [("0-1", Some(vec![0, 1])), ("3", Some(vec![3])), ("4", None), ("-1", None), ("", None)] {
-            let asked = Join { colors: Some(list.to_owned()), ..join("control") };
-            assert_eq!(ask(&asked, 0, &closed).ok().and_then(|request| request.colors), chosen, "{list}");
+            let request = Join { colors: Some(list.to_owned()), ..join("control") };
+            assert_eq!(ask(&request, 0, &closed).ok().and_then(|granted| granted.colors), chosen, "{list}");
         }
         let unsteady = Join { colors: Some("0".to_owned()), ..join("batch") };
         assert!(matches!(ask(&unsteady, 0, &closed), Err(RequestError::Unsteady { .. })));

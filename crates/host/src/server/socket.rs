@@ -1,7 +1,7 @@
 //! The server's socket: one request and one answer per connection, each a line of JSON.
 //!
 //! Requests are small. The kernel says who asks ([Linux, unix(7), SO_PEERCRED]), and all but [`Ask::Join`] and [`Ask::Reload`] only read. A client that is slow,
-//! sends too much or sends nonsense is told so, if it still listens, and let go.
+//! sends too much or sends nonsense gets an error, if it still reads, and is disconnected.
 
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,4 +1,4 @@
-//! State of the server, as it tells clients.
+//! State of the server, as clients get it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::machine::sysfs::Sysfs;
 use crate::recolor::watch::PauseCounts;
 use crate::sys::memory::page_bytes;
 
-/// State of the server, as it tells clients.
+/// State of the server, as clients get it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Cache level of the colors.
@@ -95,7 +95,7 @@ pub struct Unmanaged {
 }
 
 impl Status {
-    /// Returns the memory of this machine that is not managed; `None` if the kernel does not tell.
+    /// Returns the memory of this machine that is not managed; `None` if the kernel does not report it.
     pub fn unmanaged(&self) -> Option<Unmanaged> {
         self.unmanaged_of(&Sysfs::system())
     }
