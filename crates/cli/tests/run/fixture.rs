@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_model::running::{Reason, Run};
 use isochrome_model::units::CpuId;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -162,6 +163,12 @@ impl Evidence {
             (failure["task"].as_str().unwrap().to_owned(), failure["what"].as_str().unwrap().to_owned())
         };
         self.run["failures"].as_array().unwrap().iter().map(failure).collect()
+    }
+
+    /// Whether gaps of a CPU that nobody reports may account for the jobs of a task beyond a limit, so that the run is inconclusive.
+    pub fn accounted_for(&self) -> bool {
+        let (_, reasons) = serde_json::from_value::<Run>(self.run.clone()).unwrap().conclusion();
+        reasons.iter().any(|reason| matches!(reason, Reason::Gaps { .. }))
     }
 
     /// Fails with a reason to ignore the test if the host disturbed the run too much to count jobs.
