@@ -384,7 +384,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Waits until the server has both programs on their colors, and returns what it says of them.
+    /// Waits until both programs are on their colors, and returns their status by the server.
     fn wait_for_server(&self, options: &Options) -> Result<Vec<Value>> {
         let begin = Instant::now();
         loop {

@@ -49,7 +49,7 @@ fn assigned(policy: &Policy, level: Option<u8>) -> Result<Vec<Assigned>> {
     Ok(policy::assign(policy, count, Bytes(geometry.cache_bytes().0 / u64::from(count.max(1))))?)
 }
 
-/// Asks the server that runs: this user's own, else the machine's.
+/// Sends a request to the running server: this user's own, else the machine's.
 fn ask(what: Ask) -> Result<Say> {
     let own = runtime::folder();
     let of_machine = if socket::path_in(&own).exists() { None } else { runtime::machines()? };

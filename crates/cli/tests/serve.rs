@@ -257,7 +257,7 @@ fn stormed(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Starts a program that writes to 4 MiB of its own all the time. Returns it with a thread that reads what it prints, as long as the sender exists.
+/// Starts a program that writes to 4 MiB of its own all the time. Returns it, and a thread that reads its output until the sender is dropped.
 /// When nobody reads any more, the program checks its memory and ends.
 fn writer(fixture: &Fixture, name: &str) -> (Child, Sender<()>, JoinHandle<()>) {
     let program = fixture.path(name);

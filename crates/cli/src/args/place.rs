@@ -243,7 +243,7 @@ pub enum PolicyVerb {
         /// Only some colors of the class, such as 0-1, where 0 is its first one
         #[arg(long, value_name = "LIST", requires = "class")]
         colors: Option<String>,
-        /// Make a class of its own with so much of the cache, as long as the control group has processes
+        /// Create a class with this much of the cache, which lasts as long as the control group has processes
         #[arg(long, value_name = "SIZE", conflicts_with = "class")]
         cache: Option<Bytes>,
         /// As a hook of an OCI runtime: read the container's state from standard input, and follow its annotations isochrome.class and

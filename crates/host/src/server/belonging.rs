@@ -117,7 +117,8 @@ impl Server {
     }
 
     /// Makes the process a member of its class, if it is not one yet.
-    /// `colors`: indices of the colors of the class that it has; `None` for all.
+    ///
+    /// `colors`: indices of the process's colors among those of the class; `None` for all.
     fn admit(&mut self, pid: Pid, facts: &Facts, started: u64, belongs: Belongs, colors: Option<Vec<u32>>) {
         let class = match belongs {
             Belongs::To(class, _) => Some(class),

@@ -138,7 +138,7 @@ struct Member {
     started: u64,
     /// Index of its class.
     class: usize,
-    /// Some of the colors of the class, if it has not all: their indices.
+    /// The member's colors if they are not all of its class: their indices among these, and the coloring for them.
     own: Option<(Vec<u32>, Coloring)>,
     since: Instant,
     watch: Watch,

@@ -72,7 +72,7 @@ pub struct Request {
     pub uid: u32,
     /// The requested size, if the class is the request's own.
     pub cache: Option<Bytes>,
-    /// Indices of the colors of the class that it has; `None` for all.
+    /// Indices of its colors among those of the class; `None` for all.
     pub colors: Option<Vec<u32>>,
 }
 

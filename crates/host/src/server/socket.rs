@@ -154,7 +154,8 @@ pub fn answer(line: &[u8], peer: Peer, answerer: &Answerer) -> Answer {
     Answer { version: VERSION, say }
 }
 
-/// Asks the server whose socket is in `folder`. If it has too many clients, asks again for 5 s: a request may be made more than once.
+/// Sends a request to the server whose socket is in `folder`, and returns the answer. If the server has too many clients, the request is repeated for
+/// 5 s.
 ///
 /// Fails with [`io::ErrorKind::NotFound`] or [`io::ErrorKind::ConnectionRefused`] if no server runs, and with
 /// [`io::ErrorKind::ResourceBusy`] if the server has too many clients all the time.
