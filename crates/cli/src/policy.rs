@@ -216,6 +216,10 @@ pub fn table(status: &Status) -> String {
         }
     }
     text += &format!("{} processes are left alone\n", status.left_alone);
+    if status.reserve_pages > 0 {
+        let (pages, known) = (status.reserve_pages, status.reserve_known);
+        text += &format!("reserve of {pages} frames, {known} of known color\n");
+    }
     if let Some(Unmanaged { kernel, files, shared, programs }) = status.unmanaged() {
         text += &format!(
             "memory that no class manages: kernel {kernel}, files {files}, shared memory {shared}, other programs {programs}\n"

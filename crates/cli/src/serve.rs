@@ -250,6 +250,7 @@ fn metrics_of(status: &Status, retention: &[(u8, Retention)]) -> String {
     }
     for (name, help, value) in [
         ("reserve_pages", "Pages in the reserve of frames.", status.reserve_pages),
+        ("reserve_known", "Pages in the reserve of frames whose color is known.", status.reserve_known),
         ("left_alone", "Processes that are left alone.", status.left_alone),
     ] {
         text += &format!("# HELP isochrome_{name} {help}\n# TYPE isochrome_{name} gauge\nisochrome_{name} {value}\n");

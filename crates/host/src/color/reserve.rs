@@ -4,12 +4,20 @@
 //! that is touched on a CPU just after frames of the reserve were freed there gets these frames. Other programs may take some of them in between.
 //! The caller therefore reads afterwards which frames have arrived.
 
+use std::collections::HashSet;
+
 use isochrome_model::units::{Bytes, Color, FrameNumber};
 
-use super::known::KnownColors;
+use super::error::ColorError;
+use super::known::{KnownColors, all_colors};
+use super::local::LocalEvictionTest;
 use super::pagemap::frames;
+use super::tester::Tester;
 use crate::error::SystemError;
 use crate::sys::memory::{Arena, page_bytes};
+
+/// Most frames that are measured at a time.
+const MEASURED_AT_ONCE: usize = 1024;
 
 /// Frames that this process holds, by their colors.
 pub struct Reserve {
@@ -18,28 +26,41 @@ pub struct Reserve {
     free: Vec<Vec<u32>>,
     /// Pages whose frames were given away.
     empty: Vec<u32>,
+    /// Pages of unknown color.
+    unknown: Vec<u32>,
+    /// Frames for which tests reached no decision.
+    undecided: HashSet<FrameNumber>,
 }
 
 impl Reserve {
     /// Takes `size` of memory, and lists its frames by their colors in `known`.
     ///
-    /// Frames of unknown color are held, but not listed. If they were freed, the kernel would hand them out again at once.
+    /// Frames of unknown color are held, but not listed until they are [measured](Self::measure). If they were freed, the kernel would hand them out
+    /// again at once.
     pub fn new(known: &KnownColors, size: Bytes) -> Result<Reserve, SystemError> {
         let pages = (size.0 as usize / page_bytes()).max(1);
         let arena = Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?;
         let free = vec![Vec::new(); known.colors() as usize];
-        let mut reserve = Reserve { arena, free, empty: (0..pages as u32).collect() };
+        let empty = (0..pages as u32).collect();
+        let mut reserve = Reserve { arena, free, empty, unknown: Vec::new(), undecided: HashSet::new() };
         reserve.refill(known);
         Ok(reserve)
     }
 
     /// Takes new frames in place of those that were given away.
     pub fn refill(&mut self, known: &KnownColors) {
+        self.undecided.clear();
         for page in std::mem::take(&mut self.empty) {
             // A page that is only read has no frame of its own.
             self.arena.bytes_mut()[page as usize * page_bytes()] = 1;
         }
-        self.list(known, frames(&self.arena, 0..self.arena.page_count()));
+        self.list_all(known);
+    }
+
+    fn list_all(&mut self, known: &KnownColors) {
+        let frames = frames(&self.arena, 0..self.arena.page_count());
+        known.hold(std::process::id() as i32, frames.iter().flatten().copied().collect());
+        self.list(known, frames);
     }
 
     /// Lists the pages by the colors of their `frames`. Colors in `known` are added as they are measured, so a page may get a color later.
@@ -47,11 +68,46 @@ impl Reserve {
         let mut numbered: Vec<_> = (0u32..).zip(frames).filter_map(|(page, frame)| Some((frame?, page))).collect();
         numbered.sort_unstable_by_key(|(frame, _)| frame.0);
         self.free.iter_mut().for_each(Vec::clear);
+        self.unknown.clear();
         for (frame, page) in numbered {
-            if let Some(color) = known.of_frame(frame) {
-                self.free[usize::from(color.0)].push(page);
+            match known.of_frame(frame) {
+                Some(color) => self.free[usize::from(color.0)].push(page),
+                None if self.undecided.contains(&frame) => {}
+                None => self.unknown.push(page),
             }
         }
+    }
+
+    /// Whether there are frames of unknown color that were not measured yet.
+    pub fn has_unknown(&self) -> bool {
+        !self.unknown.is_empty()
+    }
+
+    /// Measures the colors of some frames of unknown color by tests of `tester`, and lists them.
+    ///
+    /// Fails as [`Tester::classify`] does. Frames for which no decision is reached stay unlisted.
+    pub fn measure(&mut self, known: &KnownColors, tester: &mut Tester<LocalEvictionTest>) -> Result<(), ColorError> {
+        let pages: Vec<u32> = self.unknown.iter().copied().take(MEASURED_AT_ONCE).collect();
+        let instead = Arena::map(1).map_err(|source| SystemError::Memory { pages: 1, source })?;
+        let first = tester.eviction_test.set_second(std::mem::replace(&mut self.arena, instead), &pages, false);
+        let numbers: Vec<u32> = pages.iter().map(|page| first + page).collect();
+        let colors = tester.colors_of(&numbers, &all_colors(known));
+        self.arena = tester.eviction_test.take_second().expect("the tester still has the second memory");
+        let frames = frames(&self.arena, 0..self.arena.page_count());
+        for (page, color) in pages.into_iter().zip(colors?) {
+            let Some(frame) = frames[page as usize] else { continue };
+            match color {
+                Some(color) => known.learn_frame(std::process::id() as i32, frame, color),
+                None => drop(self.undecided.insert(frame)),
+            }
+        }
+        self.list(known, frames);
+        Ok(())
+    }
+
+    /// Returns the number of frames of known color.
+    pub fn listed(&self) -> usize {
+        self.free.iter().map(Vec::len).sum()
     }
 
     /// Returns the number of listed frames of `colors`.
@@ -72,6 +128,7 @@ impl Reserve {
     /// Gives all frames back to the kernel.
     pub fn give_back(&mut self) {
         self.free.iter_mut().for_each(Vec::clear);
+        self.unknown.clear();
         self.empty = (0..self.arena.page_count() as u32).collect();
         self.empty.iter().for_each(|page| self.arena.release(*page));
     }

@@ -136,6 +136,19 @@ impl Coloring {
         given
     }
 
+    /// Measures some frames of the reserve whose colors are unknown. Returns whether there were any.
+    ///
+    /// Fails as [`KnownColors::renew_and`] does.
+    pub fn measure_reserve(&self) -> Result<bool, ColorError> {
+        let Some(reserve) = &self.reserve else { return Ok(false) };
+        let lock = || reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        if !lock().has_unknown() {
+            return Ok(false);
+        }
+        let measure = |known: &KnownColors, tester: &mut _, _| lock().measure(known, tester);
+        self.known_mut().0.renew_and(&runtime::folder(), fastrand::u64(..), measure).map(|done| done.is_some())
+    }
+
     /// Gives the memory of the reserve back, until the next refill.
     pub fn give_back_reserve(&self) {
         if let Some(reserve) = &self.reserve {
@@ -143,9 +156,12 @@ impl Coloring {
         }
     }
 
-    /// Returns the number of pages in the reserve.
-    pub fn reserve_pages(&self) -> usize {
-        self.reserve.as_ref().map_or(0, |reserve| reserve.lock().unwrap_or_else(PoisonError::into_inner).held())
+    /// Returns the number of pages in the reserve, and how many of them have a known color.
+    pub fn reserve_pages(&self) -> (usize, usize) {
+        self.reserve.as_ref().map_or((0, 0), |reserve| {
+            let reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
+            (reserve.held(), reserve.listed())
+        })
     }
 
     /// Enters the colors in the ledger as those of `own`, and returns the coloring.

@@ -111,6 +111,8 @@ pub struct Server {
     /// Time of the next look at all processes.
     next_whole_look: Instant,
     next_refill: Instant,
+    /// Time before which the frames of the reserve are not measured, after an attempt has failed.
+    next_measuring: Instant,
     next_purge: Instant,
     /// Whether the last round has made eviction tests.
     has_tested: bool,
@@ -176,6 +178,7 @@ impl Server {
             notice: Notice::open(),
             next_whole_look: Instant::now(),
             next_refill: Instant::now() + REFILL,
+            next_measuring: Instant::now(),
             next_purge: Instant::now() + DECIDE_AGAIN,
             has_tested: false,
         };
@@ -309,10 +312,25 @@ impl Server {
                 }
                 (None, _) => {
                     self.has_tested = false;
+                    if self.measures_reserve() {
+                        return Duration::ZERO;
+                    }
                     return self.next_look.saturating_duration_since(Instant::now());
                 }
             }
         }
+    }
+
+    /// Measures some frames of the reserve whose colors are unknown. Returns whether there were any to measure now.
+    fn measures_reserve(&mut self) -> bool {
+        if Instant::now() < self.next_measuring {
+            return false;
+        }
+        // Where the caches are too busy for tests, they are made later.
+        self.all.measure_reserve().unwrap_or_else(|_| {
+            self.next_measuring = Instant::now() + DECIDE_AGAIN;
+            false
+        })
     }
 
     /// Returns the member that is due at `time` and comes next, and whether its class has the rest.
@@ -441,11 +459,13 @@ impl Server {
             pauses: class.pauses,
             members: self.members.iter().filter(|(_, member)| member.class == index).map(member).collect(),
         };
+        let (reserve_pages, reserve_known) = self.all.reserve_pages();
         Status {
             level: self.all.level(),
             colors: self.all.color_count(),
             classes: self.classes.iter().enumerate().map(class).collect(),
-            reserve_pages: self.all.reserve_pages(),
+            reserve_pages,
+            reserve_known,
             left_alone: self.decisions.len() - self.members.len().min(self.decisions.len()),
         }
     }

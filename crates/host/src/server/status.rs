@@ -23,6 +23,9 @@ pub struct Status {
     pub left_alone: usize,
     /// Number of pages in the reserve of frames; 0 without one, and while memory is short.
     pub reserve_pages: usize,
+    /// Number of these pages of known color.
+    #[serde(default)]
+    pub reserve_known: usize,
 }
 
 /// State of a class.

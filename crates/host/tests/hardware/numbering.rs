@@ -1,4 +1,4 @@
-//! Numbers of colors.
+//! Numbers of colors, and which frames have them.
 
 use std::fs::File;
 use std::path::Path;
@@ -6,12 +6,13 @@ use std::path::Path;
 use isochrome_host::color::known::{KnownColors, on_a_cpu};
 use isochrome_host::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing, Wanted};
 use isochrome_host::color::reference::{Numbers, Ready, Reference};
+use isochrome_host::color::reserve::Reserve;
 use isochrome_host::color::saved::Boot;
-use isochrome_host::color::{ColorError, Target, pagemap};
+use isochrome_host::color::{ColorError, Target, pagemap, resident};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::machine::Machine;
-use isochrome_model::units::Color;
+use isochrome_model::units::{Bytes, Color};
 
 use crate::thread::allowed_cpus;
 
@@ -65,6 +66,7 @@ pub fn what_was_learned_under_numbers_that_another_command_has_replaced_is_forgo
     let (machine, _) = Sysfs::system().machine().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let find = || numbered(&machine, folder.path(), None).unwrap();
+    let adopt = |known: &mut KnownColors, found: Ready| known.adopt(found.reference, found.numbers);
     let first = find().reference;
     let file = folder.path().join(format!("reference-l{}", first.level));
     let mut known = KnownColors::measured(first, None, false, allowed_cpus());
@@ -74,10 +76,33 @@ pub fn what_was_learned_under_numbers_that_another_command_has_replaced_is_forgo
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let page = (address, pagemap::entries(&pagemap, address / page_bytes() as u64, 1).unwrap()[0]);
     known.learn(1, page, Color(0));
-    assert_eq!((known.adopt(find()), known.of(1, page)), (Numbers::Kept, Some(Color(0))));
+    assert_eq!((adopt(&mut known, find()), known.of(1, page)), (Numbers::Kept, Some(Color(0))));
 
     std::fs::remove_file(file).unwrap();
     let others = find();
     assert_eq!((others.numbers, find().numbers), (Numbers::New, Numbers::Kept));
-    assert_eq!((known.adopt(find()), known.of(1, page)), (Numbers::Replaced, None));
+    assert_eq!((adopt(&mut known, find()), known.of(1, page)), (Numbers::Replaced, None));
+}
+
+pub fn frames_of_a_reserve_are_measured_by_tests_of_this_process() {
+    let (machine, _) = Sysfs::system().machine().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let reference = numbered(&machine, folder.path(), None).unwrap().reference;
+    let measured = || KnownColors::measured(reference.clone(), None, false, allowed_cpus());
+    let (mut first, mut second) = (measured(), measured());
+    let mut reserve = Reserve::new(&first, Bytes(8 << 20)).unwrap();
+    assert_eq!((reserve.held(), reserve.listed(), reserve.has_unknown()), (2048, 0, true));
+    for known in [&mut first, &mut second] {
+        // What the other one has measured is unknown to this one.
+        reserve.refill(known);
+        while reserve.has_unknown() {
+            known.renew_and(folder.path(), 1, |known, tester, _| reserve.measure(known, tester)).unwrap();
+        }
+        assert!(100 * reserve.listed() > 99 * 2048, "{} of 2048", reserve.listed());
+    }
+    let mappings = resident::mappings(std::process::id()).unwrap();
+    let frames = mappings.iter().flat_map(|mapping| &mapping.pages).filter_map(|page| page.frame);
+    let both: Vec<_> = frames.filter_map(|frame| first.of_frame(frame).zip(second.of_frame(frame))).collect();
+    let equal = both.iter().filter(|(first, second)| first == second).count();
+    assert!(100 * both.len() > 98 * 2048 && 100 * equal > 99 * both.len(), "{equal} of {}", both.len());
 }
