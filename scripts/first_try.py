@@ -143,11 +143,12 @@ class Program:
 
 
 def pin(pid, cpu, priority):
-    """Puts all threads of a process on `cpu`, as SCHED_FIFO of `priority`, or as an ordinary program for 0."""
+    """Puts all threads of a process on `cpu`, as SCHED_FIFO of `priority`, or as an ordinary program for 0 and where root may set no priority."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         # A helper of isochrome in it may end meanwhile.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread), {cpu})
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.sched_setscheduler(int(thread), os.SCHED_FIFO if priority else os.SCHED_OTHER, os.sched_param(priority))
 
 
@@ -657,7 +658,7 @@ def parse():
     parser.add_argument("--checker", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--control-every", type=int, default=10, metavar="N", help="tries from one positive control to the next; 0: none")
     parser.add_argument("--sample", type=int, default=512, help="pages that the checker judges")
-    parser.add_argument("--check-seconds", type=float, default=15, help="time limit of a check")
+    parser.add_argument("--check-seconds", type=float, default=60, help="time limit of a check, which takes 0.3 s as a rule")
     parser.add_argument("--writer-kib", type=int, default=None, help="memory of the writer; four times level 2 otherwise")
     parser.add_argument("--colors", default="0-3", help="colors of the program; the writer gets the others")
     parser.add_argument("--color-count", type=int, default=None, help="colors of the cache; what the kernel says of level 2 otherwise")

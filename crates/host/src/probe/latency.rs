@@ -19,6 +19,8 @@ use super::{data_levels, failed, measured, memory, memory_limit, nanoseconds, no
 const SMALLEST: u64 = 4 << 10;
 /// Upper bound of the size of the memory visited, in bytes.
 const LARGEST: u64 = 256 << 20;
+/// The same if the last level is so large that main memory would not be reached otherwise.
+const LARGEST_BEYOND: u64 = 1 << 30;
 /// Upper bound of the size of the memory visited, as a multiple of the last level.
 const TIMES_LAST_LEVEL: u64 = 4;
 /// Number of sizes per doubling.
@@ -42,6 +44,14 @@ fn working_sets(largest: Bytes, line_bytes: Bytes) -> Vec<Bytes> {
         .map(|size| Bytes((size + 1e-3) as u64 / line_bytes.0 * line_bytes.0))
         .take_while(|size| *size <= largest)
         .collect()
+}
+
+/// Returns the size of the largest memory to visit, given the sizes of the last level and of the memory that may be taken.
+fn largest(last_level: Bytes, limit: Bytes) -> Bytes {
+    // The largest working set up to this size is at least twice the last level, as `memory_load` requires.
+    let beyond_last_level = last_level.0 / 2 * 5;
+    let largest = LARGEST.max(beyond_last_level.min(LARGEST_BEYOND));
+    Bytes(largest.min(TIMES_LAST_LEVEL * last_level.0).min(limit.0))
 }
 
 /// Measures the time of a dependent load in ns for several sizes of memory. The calling thread should be pinned.
@@ -115,8 +125,7 @@ pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut 
     let last = machine.levels[last].geometry.value;
     let line_bytes =
         levels.iter().map(|&i| machine.levels[i].geometry.value.line_bytes).max().unwrap_or(last.line_bytes);
-    let wanted = (TIMES_LAST_LEVEL * last.cache_bytes().0).min(LARGEST);
-    let largest = Bytes(wanted.min(memory_limit(&Sysfs::system()).0));
+    let largest = largest(last.cache_bytes(), memory_limit(&Sysfs::system()));
     let curve = match curve(largest, last.cache_bytes(), line_bytes, seed) {
         Ok(curve) => curve,
         Err(reason) => return notes.push(failed("load latency", "not measured", &reason)),
@@ -146,7 +155,7 @@ pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut 
                 "its load time was not measured: {reached} were visited, the last level holds {}",
                 last.cache_bytes()
             ),
-            "free some memory; a last level above 128 MiB is beyond the memory visited",
+            "free some memory: a quarter of what is available is taken, at most 1 GiB",
         ));
     }
     let huge_pages = Sysfs::system().text("sys/kernel/mm/transparent_hugepage/enabled");
@@ -198,6 +207,16 @@ mod tests {
         assert_eq!(level_load(&curve, Bytes(512 * KIB), Bytes(32 * KIB), false), Some(4.0));
         assert_eq!(level_load(&curve, Bytes(32 << 20), Bytes(512 * KIB), true), Some(14.0));
         assert_eq!(memory_load(&curve, Bytes(32 << 20)), Some(90.0));
+    }
+
+    #[test]
+    fn main_memory_is_reached_behind_a_large_last_level() {
+        let mib = |size: u64| Bytes(size << 20);
+        assert_eq!((largest(mib(8), mib(4096)), largest(mib(32), mib(4096))), (mib(32), mib(128)));
+        // A server processor with 300 MiB.
+        let sizes = working_sets(largest(mib(300), mib(4096)), Bytes(64));
+        assert!(sizes.last().is_some_and(|size| *size >= mib(600) && *size <= mib(750)), "{sizes:?}");
+        assert_eq!((largest(mib(1152), mib(4096)), largest(mib(300), mib(512))), (mib(1024), mib(512)));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::sys::memory::page_bytes;
 /// Least amount of memory that is given back before the area is unmapped.
 const AHEAD: Bytes = Bytes(4 << 20);
 /// Amount of memory that justifies one more helper to touch it or give it back.
-const PER_HELPER: Bytes = Bytes(16 << 20);
+const PER_HELPER: Bytes = Bytes(8 << 20);
 
 /// Memory that a helper touches before the kernel refills pages, so that no other free frame of the CPU is taken for them.
 const SOAK: Bytes = Bytes(4 << 20);
