@@ -7,11 +7,12 @@
 //! used up the time that it leaves to them in every period (RT throttling; kernel.sched_rt_runtime_us). No run of a schedulable set does so. So the
 //! thread watches in bursts, and pauses in between for long enough that it is not throttled.
 
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use isochrome_model::machine::Machine;
 use isochrome_model::supply::{CpuSupply, Gap, Recording, Supply};
-use isochrome_model::units::{CpuId, Cycles, Ns};
+use isochrome_model::units::{CpuId, Cycles, Ns, format_list};
 
 use super::{measured, nanoseconds, note, ticks};
 use crate::interrupt;
@@ -56,43 +57,69 @@ impl Bursts {
     }
 }
 
-/// Watches the clock on each of `cpus` for `time`, and writes the supply of each into `machine`. Returns notes on CPUs that could not be
-/// watched, or only without a real-time priority, and why.
+/// Watches the clock on each of `cpus` for `time`, and writes the supply of each into `machine`. Half of the CPUs are watched at a time, so that
+/// the others can do what the machine has to do. Returns notes on CPUs that could not be watched, or only without a real-time priority, and why.
 ///
-/// `progress` is called with a description of the present step. An interrupt ends the measurement; the CPU that is being watched is left out.
+/// `progress` is called with a description of the present step. An interrupt ends the measurement; the CPUs that are being watched are left out.
 pub fn measure(machine: &mut Machine, cpus: &[CpuId], time: Ns, mut progress: impl FnMut(&str)) -> Vec<Note> {
     let mut notes = Vec::new();
     machine.supply.clear();
     let bursts = Bursts::of(&Sysfs::system());
-    for &cpu in cpus {
-        progress(&format!("supply of CPU {}", cpu.0));
-        let settings = RealtimeRequest::new().pin(cpu).apply();
-        if !settings.notes().is_empty() {
-            notes.extend_from_slice(settings.notes());
-            continue;
+    for together in cpus.chunks((cpus.len() / 2).max(1)) {
+        let named = format_list(&together.iter().map(|cpu| cpu.0).collect::<Vec<_>>());
+        progress(&format!("supply of CPU {named}"));
+        let watched: Vec<Watched> = thread::scope(|scope| {
+            let watchers: Vec<_> =
+                together.iter().map(|&cpu| scope.spawn(move || watch_cpu(cpu, time, bursts))).collect();
+            watchers.into_iter().map(|watcher| watcher.join().expect("a watcher does not panic")).collect()
+        });
+        for watched in watched {
+            match watched {
+                Watched::Supply(supply) => machine.supply.push(measured(supply)),
+                Watched::Not(reasons) => notes.extend(reasons),
+                Watched::Interrupted => {}
+            }
         }
-        let priority = RealtimeRequest::new().fifo(PRIORITY).apply();
-        let realtime = priority.notes().is_empty();
-        if !realtime {
-            let reason =
-                format!("CPU {}: was watched without a real-time priority, so other programs count as gaps", cpu.0);
-            notes.push(note("supply", reason, "run it as root"));
+        if interrupt::interrupted() {
+            break;
         }
-        let Some(recordings) = watch(time, bursts) else { break };
-        drop(priority);
-        drop(settings);
-        let supply = CpuSupply {
-            cpu,
-            measured_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-            watched_ns: Ns(recordings.iter().map(|recording| recording.length.0).sum()),
-            threshold_ns: THRESHOLD,
-            realtime,
-            gaps: recordings.iter().map(|recording| recording.gaps.len() as u64).sum(),
-            steps: Supply::of(&recordings),
-        };
-        machine.supply.push(measured(supply));
+    }
+    let ordinary = machine.supply.iter().filter(|supply| !supply.value.realtime).map(|supply| supply.value.cpu.0);
+    let ordinary: Vec<u32> = ordinary.collect();
+    if !ordinary.is_empty() {
+        let cpus = format_list(&ordinary);
+        let reason = format!("CPU {cpus}: watched without a real-time priority, so other programs count as gaps");
+        notes.push(note("supply", reason, "run it as root with the right to set priorities (CAP_SYS_NICE)"));
     }
     notes
+}
+
+/// What came of watching a CPU.
+enum Watched {
+    Supply(CpuSupply),
+    /// The thread may not run there.
+    Not(Vec<Note>),
+    Interrupted,
+}
+
+/// Watches the clock on `cpu`, to which the calling thread is pinned, for `time`.
+fn watch_cpu(cpu: CpuId, time: Ns, bursts: Bursts) -> Watched {
+    let pinned = RealtimeRequest::new().pin(cpu).apply();
+    if !pinned.notes().is_empty() {
+        return Watched::Not(pinned.notes().to_vec());
+    }
+    let priority = RealtimeRequest::new().fifo(PRIORITY).apply();
+    let realtime = priority.notes().is_empty();
+    let Some(recordings) = watch(time, bursts) else { return Watched::Interrupted };
+    Watched::Supply(CpuSupply {
+        cpu,
+        measured_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        watched_ns: Ns(recordings.iter().map(|recording| recording.length.0).sum()),
+        threshold_ns: THRESHOLD,
+        realtime,
+        gaps: recordings.iter().map(|recording| recording.gaps.len() as u64).sum(),
+        steps: Supply::of(&recordings),
+    })
 }
 
 /// Watches the clock in bursts, for about `time` with pauses and at least one burst; `None` after an interrupt.
