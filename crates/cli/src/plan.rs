@@ -89,7 +89,7 @@ fn fully_supplied(set: &TaskSet) -> Result<Option<TaskSet>> {
     Ok(charged.map(|_| set.on(Platform { supply: None, ..set.platform().clone() })).transpose()?)
 }
 
-/// Prints that deadlines are missed because of what is withheld of the CPUs.
+/// Prints that deadlines are missed because of the time withheld from the CPUs.
 fn blame_supply(set: &TaskSet) {
     let Some(charged) = &set.platform().supply else { return };
     eprintln!(

@@ -103,5 +103,5 @@ pub fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> 
         })
     });
     interrupted?;
-    result.map_err(|_| wrong("the model broke down; its message is on standard error"))
+    result.map_err(|_| wrong("the model failed; its message is on standard error"))
 }

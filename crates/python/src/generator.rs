@@ -134,7 +134,7 @@ pub fn plan_batch<'py>(
     let one = |index: u64, stop: &AtomicBool| {
         let set = generator.task_set(seed, index).map_err(|error| error.to_string())?;
         let planned = catch_unwind(AssertUnwindSafe(|| parameters.request(stop, |request| plan::plan(&set, request))));
-        planned.map_err(|_| "the planner broke down".to_owned())?.map_err(|error| error.to_string())
+        planned.map_err(|_| "the planner failed".to_owned())?.map_err(|error| error.to_string())
     };
     let (made, failed) =
         interruptible(py, |stop| on_one_thread(|| drawn(first, count, |index| one(index, stop))))?.map_err(wrong)?;

@@ -93,7 +93,7 @@ pub trait Tree {
     fn read(&self, path: &str) -> io::Result<String>;
     /// Writes a file in one call, as the kernel requires.
     fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
-    /// Makes a group.
+    /// Creates a group.
     fn make(&mut self, group: &str) -> io::Result<()>;
     /// Removes a group; its tasks fall back to the default group.
     fn remove(&mut self, group: &str) -> io::Result<()>;

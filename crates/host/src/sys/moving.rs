@@ -69,7 +69,7 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// Whether a further attempt is worth while after `error`. Waits before it, if there were many.
+    /// Returns whether another attempt is worthwhile after `error`. Waits before it if there were many.
     fn go_on(&mut self, error: &io::Error) -> bool {
         let patience = match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EBUSY | libc::EEXIST) => PATIENCE,

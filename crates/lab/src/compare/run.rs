@@ -392,8 +392,8 @@ impl Course<'_> {
     }
 }
 
-/// Returns the look at what was measured, for the interval that is reported: the last one that was planned and due, or for an experiment that
-/// ended between two looks, the next one.
+/// Returns the interim analysis whose interval is reported: the last one that was planned and due, or for an experiment that
+/// ended between two of them, the next one.
 pub(super) fn last_look(recorded: &Recorded, settings: &Settings) -> Option<LookTaken> {
     if !settings.curve.is_empty() {
         return None;

@@ -105,7 +105,7 @@ pub fn read(text: &str) -> Result<Policy, PolicyError> {
 
 fn class_of(name: String, text: ClassText) -> Result<Class, String> {
     let share = match (text.cache, text.colors) {
-        (Some(_), Some(_)) => return Err("has both `cache` and `colors`\n  hint: one of them says it all".to_owned()),
+        (Some(_), Some(_)) => return Err("has both `cache` and `colors`\n  hint: keep one of them".to_owned()),
         (None, None) => {
             return Err("has neither `cache` nor `colors`\n  hint: cache = \"128K\", colors = 4, colors = \"0-3\" or cache = \"rest\"".to_owned());
         }

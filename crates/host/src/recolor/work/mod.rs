@@ -182,7 +182,7 @@ impl Work<'_, '_> {
             Some(_) => match (pid.pinned_otherwise()?, pid.unpinned_direct_io()?) {
                 (Bytes(0), None) => return Ok(()),
                 (Bytes(0), Some(kind)) => {
-                    format!("the kernel does not tell which pages are in use by direct I/O on a {kind} file system")
+                    format!("the kernel does not report which pages are in use by direct I/O on a {kind} file system")
                 }
                 (bytes, _) => format!("of the memory that it has pinned, nobody can tell what holds {bytes}"),
             },
