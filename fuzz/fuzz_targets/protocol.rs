@@ -3,7 +3,9 @@
 
 use std::sync::LazyLock;
 
+use isochrome_host::color::ledger::Owner;
 use isochrome_host::server::facts::Users;
+use isochrome_host::server::places::enter;
 use isochrome_host::server::requests::{Peer, Requests};
 use isochrome_host::server::socket::{Answer, Ask, Say, answer};
 use isochrome_model::policy::{Policy, read};
@@ -26,6 +28,13 @@ fuzz_target!(|line: &[u8]| {
             // Whatever nobody asks for, this process is not nobody's.
             match judge(peer) {
                 Ok(request) => panic!("{request:?}"),
+                Err(error) => Say::Error(error.to_string()),
+            }
+        }
+        Ask::Place(placing) => {
+            let owner = Owner::of(std::process::id()).expect("this process lives");
+            match enter(&mut Vec::new(), &placing, owner, ("control", 4)) {
+                Ok(done) => Say::Text(done),
                 Err(error) => Say::Error(error.to_string()),
             }
         }

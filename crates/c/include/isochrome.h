@@ -58,6 +58,16 @@ int isochrome_color_of(const struct isochrome *isochrome, const void *address);
  * 0, or -1 if it could not be moved; it is then as it was. */
 int isochrome_recolor_me(const char *colors, const char *palette);
 
+/* Asks the memory server (`isochrome serve`) to keep memory of this process on some of its colors. The process must be in a class of the server's
+ * policy, or have been started by `isochrome exec --class`. The pages are moved while the process runs, those touched later as well. Pages that
+ * the memory shares with other data get the colors too. Children of the process have no places.
+ *
+ * memory, bytes: any part of the memory; it replaces earlier places that it overlaps. At most 64 places per process.
+ * colors: a list such as "0-1", where 0 is the first color of this process; NULL for all of them again.
+ *
+ * 0, or -1 if no server runs, the process is in no class, or there are no such colors. */
+int isochrome_place(const void *memory, size_t bytes, const char *colors);
+
 /* Tell that a job of the calling thread begins or ends now to whoever started the program in order to observe it; nothing happens if
  * nobody did. They need no struct isochrome and cost one system call. */
 void isochrome_job_begin(void);

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::ptr;
@@ -21,6 +22,8 @@ use isochrome_host::color::{Collection, ColorError, Survey, Target};
 use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::run::marks::{Edge, MarkWriter};
+use isochrome_host::server::places::Placing;
+use isochrome_host::server::socket::{self, Ask, Say};
 use isochrome_host::sys::clock;
 use isochrome_host::sys::memory::page_bytes;
 use isochrome_model::palette::Palette;
@@ -249,6 +252,39 @@ pub unsafe extern "C" fn isochrome_recolor_me(colors: *const c_char, palette: *c
     let (colors, palette) = unsafe { (CStr::from_ptr(colors), (!palette.is_null()).then(|| CStr::from_ptr(palette))) };
     let palette = palette.map(|palette| OsStr::from_bytes(palette.to_bytes()));
     match recolor_me(&colors.to_string_lossy(), palette) {
+        Ok(()) => 0,
+        Err(error) => {
+            fail(error);
+            -1
+        }
+    }
+}
+
+/// Asks the memory server to keep memory of this process on `colors`, which are some of those of its class, or on all of them. The error is the reason
+/// why it does not, with a hint.
+fn place(start: usize, bytes: usize, colors: Option<String>) -> Result<(), String> {
+    let placing = Placing { pid: None, start: start as u64, bytes: bytes as u64, colors };
+    let folder = socket::folder().map_err(|error| error.to_string())?;
+    match socket::ask(&folder, Ask::Place(placing)) {
+        Ok(Say::Error(error)) => Err(error),
+        Ok(_) => Ok(()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Err("no server runs\n  hint: isochrome serve --config FILE".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Has the memory server keep memory of this process on some of its colors; -1 if it does not. See the header.
+///
+/// # Safety
+///
+/// `colors` is null or a string that ends with a zero byte. `memory` is not dereferenced.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isochrome_place(memory: *const c_void, bytes: usize, colors: *const c_char) -> c_int {
+    // SAFETY: by the contract `colors` points to a string that ends with a zero byte unless it is null.
+    let colors = (!colors.is_null()).then(|| unsafe { CStr::from_ptr(colors) }.to_string_lossy().into_owned());
+    match place(memory.addr(), bytes, colors) {
         Ok(()) => 0,
         Err(error) => {
             fail(error);

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use isochrome_host::color::Target;
+use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::process::Pid;
 use isochrome_host::server::requests::{Destination, Join};
 use isochrome_host::server::socket::{self, Ask, Say};
 use isochrome_host::server::{Status, Unmanaged, facts};
-use isochrome_host::{interrupt, runtime};
 use isochrome_model::policy::{self, Assigned, Policy};
 use isochrome_model::units::{Bytes, format_list};
 use serde::Deserialize;
@@ -51,9 +51,7 @@ fn assigned(policy: &Policy, level: Option<u8>) -> Result<Vec<Assigned>> {
 
 /// Sends a request to the running server: this user's own, else the machine's.
 fn ask(what: Ask) -> Result<Say> {
-    let own = runtime::folder();
-    let of_machine = if socket::path_in(&own).exists() { None } else { runtime::machines()? };
-    match socket::ask(&of_machine.unwrap_or(own), what) {
+    match socket::ask(&socket::folder()?, what) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             bail!("no server runs\n  hint: isochrome serve --config FILE")
         }
@@ -92,7 +90,7 @@ fn request_of(container: &Container) -> Result<Option<Join>> {
     let annotation = |name: &str| container.annotations.get(&format!("isochrome.{name}"));
     let into = match (annotation("class"), annotation("cache")) {
         (None, None) => return Ok(None),
-        (Some(_), Some(_)) => bail!("isochrome.class and isochrome.cache: one of them says it all"),
+        (Some(_), Some(_)) => bail!("isochrome.class and isochrome.cache are both given\n  hint: keep one of them"),
         (Some(class), None) => Destination::Class(class.clone()),
         (None, Some(size)) => {
             let size =

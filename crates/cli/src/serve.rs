@@ -13,7 +13,7 @@ use isochrome_host::probe::retention::Monitor;
 use isochrome_host::process::Pid;
 use isochrome_host::recolor::watch::PauseCounts;
 use isochrome_host::server::published::Published;
-use isochrome_host::server::requests::Peer;
+use isochrome_host::server::requests::{Peer, RequestError};
 use isochrome_host::server::socket::{self, Ask, Say};
 use isochrome_host::server::{MemberStatus, Server, Status, Unmanaged};
 use isochrome_host::{interrupt, runtime};
@@ -150,20 +150,28 @@ fn listen(folder: &Path, config: &Path, server: &Arc<Mutex<Server>>, published: 
             Ok(done) => Say::Text(done),
             Err(error) => Say::Error(error),
         },
-        Ask::Join(join) => {
-            let mut server = held(&server);
-            match server.request(&join, peer) {
-                Ok(done) => {
-                    eprintln!("isochrome: user {}, process {}: {done}", peer.uid, peer.pid);
-                    published.report(server.status());
-                    Say::Text(done)
-                }
-                Err(error) => Say::Error(hints::text(&error)),
-            }
-        }
+        Ask::Join(join) => granted(&mut held(&server), &published, peer, |server| server.request(&join, peer)),
+        Ask::Place(placing) => granted(&mut held(&server), &published, peer, |server| server.place(&placing, peer)),
     };
     let path = socket::path_in(folder);
     socket::listen(folder, Arc::new(answerer)).with_context(|| path.display().to_string())
+}
+
+/// Returns the answer to a request that `grant` grants or refuses, and publishes what it changes.
+fn granted(
+    server: &mut Server,
+    published: &Published,
+    peer: Peer,
+    grant: impl FnOnce(&mut Server) -> Result<String, RequestError>,
+) -> Say {
+    match grant(server) {
+        Ok(done) => {
+            eprintln!("isochrome: user {}, process {}: {done}", peer.uid, peer.pid);
+            published.report(server.status());
+            Say::Text(done)
+        }
+        Err(error) => Say::Error(hints::text(&error)),
+    }
 }
 
 /// Makes sure that no other server runs with the same runtime folder, as long as the returned file is open.

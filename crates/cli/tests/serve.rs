@@ -19,6 +19,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use isochrome_host::color::resident;
+use isochrome_host::server::places::Placing;
+use isochrome_host::server::socket::{self, Ask, Say};
+use isochrome_host::sys::memory::page_bytes;
+use isochrome_model::placement::ResidentPage;
 use serde_json::Value;
 
 use fixture::Fixture;
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
         trial("members_outlive_a_server_that_is_killed_and_the_next_one_goes_on", || killed(&Fixture::new()?)),
         trial("every_change_is_reported_to_who_follows_until_the_server_ends", || followed(&Fixture::new()?)),
         trial("clients_get_what_their_class_allows_and_nothing_else", || requested(&Fixture::new()?)),
+        trial("parts_of_a_members_memory_get_some_of_its_colors", || partitioned(&Fixture::new()?)),
         trial("many_clients_and_nonsense_do_not_keep_others_waiting", || crowded(&Fixture::new()?)),
         trial("a_control_group_gets_a_class_of_its_own_as_long_as_it_has_processes", || contained(&Fixture::new()?)),
         trial("a_second_server_and_a_wrong_policy_are_refused", || refused(&Fixture::new()?)),
@@ -387,6 +392,63 @@ fn requested(fixture: &Fixture) -> Outcome {
     first.0.wait().unwrap();
     let _next = server(fixture);
     wait_until(fixture, "the next server knows its clients", || placed(&all, 4..8) && placed(&some, 4..6));
+    Ok(())
+}
+
+fn partitioned(fixture: &Fixture) -> Outcome {
+    let (member, control) = walker(fixture, "control");
+    let (stranger, _) = walker(fixture, "stranger");
+    write_policy(fixture, &two_classes(&control.display().to_string(), "4-7", "/no/such/file"));
+    let mut first = server(fixture);
+    wait_until(fixture, "the member is on its colors", || is_there(fixture, 0, member.pid()));
+    // What it walks over is its largest mapping without a file.
+    let mappings = resident::mappings(member.pid()).unwrap();
+    let anonymous = mappings.iter().filter(|mapping| mapping.name.is_empty());
+    let memory = anonymous.max_by_key(|mapping| mapping.pages.len()).unwrap();
+    let (start, middle, end) = (memory.start, memory.start + (256 << 10), memory.end);
+    assert!(middle < end, "{start:x}-{end:x}");
+    let place = |pid: u32, start: u64, end: u64, colors: Option<&str>| {
+        let placing = Placing { pid: Some(pid as i32), start, bytes: end - start, colors: colors.map(str::to_owned) };
+        match socket::ask(fixture.folder.path(), Ask::Place(placing)).unwrap() {
+            Say::Text(text) => Ok(text),
+            Say::Error(error) => Err(error),
+            said => panic!("{said:?}"),
+        }
+    };
+    let granted = place(member.pid(), start, middle, Some("1")).unwrap();
+    assert!(granted.ends_with("colors 1 of class control"), "{granted}");
+    place(member.pid(), middle, end, Some("2-3")).unwrap();
+    let are_on = |from: u64, to: u64, colors: std::ops::Range<u64>| {
+        let mappings = resident::mappings(member.pid()).unwrap();
+        let pages = mappings.iter().flat_map(|mapping| &mapping.pages);
+        let is_inside = |page: &&ResidentPage| (from..to).contains(&(page.page * page_bytes() as u64));
+        let frames: Vec<u64> = pages.filter(is_inside).filter_map(|page| Some(page.frame?.0)).collect();
+        !frames.is_empty() && frames.iter().all(|frame| colors.contains(&(frame % 16)))
+    };
+    wait_until(fixture, "each part is on its colors", || are_on(start, middle, 5..6) && are_on(middle, end, 6..8));
+    wait_until(fixture, "so is the rest", || is_there(fixture, 0, member.pid()));
+    for (refused, why) in [
+        (place(member.pid(), start, middle, Some("4")), "has 4 colors, 0 to 3"),
+        (place(member.pid(), start, start, Some("0")), "are no part of a memory"),
+        (place(stranger.pid(), start, middle, Some("0")), "is in no class"),
+        (place(i32::MAX as u32, start, middle, Some("0")), "hint"),
+    ] {
+        let error = refused.unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+    // The next server knows them.
+    first.signal("-KILL");
+    first.0.wait().unwrap();
+    let _next = server(fixture);
+    wait_until(fixture, "the next server keeps the member", || is_there(fixture, 0, member.pid()));
+    assert!(are_on(start, middle, 5..6) && are_on(middle, end, 6..8));
+    // A part that overlaps another takes its place; without a list it has all colors again.
+    place(member.pid(), start, end, Some("0")).unwrap();
+    wait_until(fixture, "all of it is on one color", || are_on(start, end, 4..5));
+    place(member.pid(), start, end, None).unwrap();
+    wait_until(fixture, "the member is on the colors of its class", || {
+        is_there(fixture, 0, member.pid()) && are_on(start, end, 4..8)
+    });
     Ok(())
 }
 

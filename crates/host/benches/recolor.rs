@@ -203,7 +203,7 @@ fn speed(
         touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
         let reserve = with_reserve.then(|| Mutex::new(Reserve::new(&known, Bytes(6 * bytes as u64)).expect("memory")));
         let reserve = reserve.as_ref();
-        let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve };
+        let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve, places: &[] };
         let mut target = Target::new();
         target.order(&format!("touch {bytes}"));
         touching.push(target.answer());
@@ -241,7 +241,7 @@ const ROUNDS_A_SECOND: f64 = 100.0;
 fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..4).map(Color).collect();
     let known = random_colors(0);
-    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve: None };
+    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve: None, places: &[] };
     let mut target = Target::new();
     target.order(&format!("touch {bytes}"));
     target.answer();

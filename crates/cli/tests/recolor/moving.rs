@@ -49,7 +49,7 @@ pub fn in_parts(fixture: &Fixture) -> Outcome {
     target.goes_on();
     let palette = serde_json::from_str(&fs::read_to_string(fixture.path("bits.json")).unwrap()).unwrap();
     let (known, colors) = (KnownColors::trusted(palette), (0..4).map(Color).collect::<Vec<_>>());
-    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve: None };
+    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve: None, places: &[] };
     let max_pause = Duration::from_millis(3);
     let moved = |part| {
         let limits = Limits { memory: Bytes(1 << 30), force: false, max_pause, gives_way: false, part };

@@ -29,7 +29,7 @@ use crate::error::SystemError;
 use crate::process::Pid;
 use crate::recolor::census::{Census, census};
 use crate::recolor::watch::{Tally, Watch};
-use crate::recolor::{Limits, RecolorError, Report, Wanted, inspect, recolor};
+use crate::recolor::{Limits, Place, RecolorError, Report, Wanted, inspect, recolor};
 use crate::runtime;
 
 /// Time for which a program is moved again and again if it keeps replacing its memory. Such a program is never completely on its colors.
@@ -74,6 +74,8 @@ pub struct Coloring {
     pub limits: Limits,
     /// Frames that are handed over before any are drawn.
     reserve: Option<Arc<Mutex<Reserve>>>,
+    /// Parts of the memory that have some of the colors only.
+    places: Vec<Place>,
 }
 
 impl Coloring {
@@ -108,12 +110,19 @@ impl Coloring {
             followed: None,
             limits,
             reserve: None,
+            places: Vec::new(),
         })
     }
 
     /// Returns a copy of this coloring for another program, which gets `colors` and runs on `cpus`.
     pub fn of_another(&self, colors: Vec<Color>, cpus: Vec<CpuId>) -> Coloring {
-        Coloring { cpus, requested: ledger::Wanted::Colors(colors.clone()), colors, ..self.clone() }
+        let requested = ledger::Wanted::Colors(colors.clone());
+        Coloring { cpus, requested, colors, places: Vec::new(), ..self.clone() }
+    }
+
+    /// Returns this coloring with `places`: parts of the memory that have some of its colors only.
+    pub fn with_places(self, places: Vec<Place>) -> Coloring {
+        Coloring { places, ..self }
     }
 
     /// Takes `size` of memory as a reserve of frames for all programs that are moved by this coloring and by copies made from now on; gives an
@@ -373,7 +382,8 @@ impl Coloring {
         loop {
             let done = {
                 let known = self.known();
-                let wanted = Wanted { known: &known.0, colors: &self.colors, spread: true, anew: true, reserve: None };
+                let (known, colors) = (&known.0, &self.colors[..]);
+                let wanted = Wanted { known, colors, spread: true, anew: true, reserve: None, places: &[] };
                 recolor(pid, &wanted, &self.limits)
             };
             match done {
@@ -426,13 +436,17 @@ impl Coloring {
 
     /// Calls `work` with a description of the frames wanted.
     pub fn with<T>(&self, work: impl FnOnce(&Wanted) -> T) -> T {
-        self.with_colors(&self.colors, work)
+        self.with_some(&self.colors, &self.places, work)
     }
 
     /// Calls `work` with a description of the frames wanted, restricted to `colors`.
     pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
+        self.with_some(colors, &[], work)
+    }
+
+    fn with_some<T>(&self, colors: &[Color], places: &[Place], work: impl FnOnce(&Wanted) -> T) -> T {
         let reserve = self.reserve.as_deref();
-        work(&Wanted { known: &self.known().0, colors, spread: self.spread, anew: false, reserve })
+        work(&Wanted { known: &self.known().0, colors, spread: self.spread, anew: false, reserve, places })
     }
 }
 

@@ -52,9 +52,9 @@ use exclusive::ExclusiveLock;
 use hold::{Hold, Journal, Patience, Whom};
 pub use hold::{release_stragglers, repair};
 use page_map::PageMap;
-use pool::Pool;
+use pool::{Needs, Pool, Slot};
 use scratch_area::ScratchArea;
-pub use wanted::{Limits, MAX_PAUSE, Part, Wanted};
+pub use wanted::{Limits, MAX_PAUSE, Part, Place, Wanted};
 use work::{Fate, Plan, Planned};
 
 /// The resident pages of one mapping, counted by what a recoloring did or would do with them.
@@ -258,8 +258,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     let most = limits.part.map_or(usize::MAX, |part| part.pages);
     let later = classified.off_color.split_off(most.min(classified.off_color.len()));
     let doubtful = if wanted.known.has_unchecked_palette() { classified.on_color.len() } else { 0 };
-    let off_color = classified.off_color.len();
-    let mut area = ScratchArea::new(pid, &regions, (off_color, off_color + doubtful), wanted, limits)?;
+    let needed = Needs::of(&classified, wanted).as_any();
+    let mut area = ScratchArea::new(pid, &regions, (needed, needed + doubtful), wanted, limits)?;
     let mut pool = Pool::default();
     let mut pauses = Vec::new();
     draw_frames(pid, &regions, wanted, limits, (&mut area, &mut pool), &mut classified, &mut pauses)?;
@@ -267,18 +267,12 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         let limit = Bytes(area.layout.soak - area.layout.pool);
         return Err(RecolorError::TooFewFrames { pages: classified.off_color.len(), limit });
     }
-    let slots = pool.choose(&mut classified, &|region| !regions[region].is_plain_memory());
-    let pages: Vec<Planned> = classified
-        .off_color
-        .iter()
-        .zip(slots)
-        .map(|(page, slot)| Planned {
-            region: page.region,
-            page: page.address,
-            slot: slot.address,
-            in_normal_zone: slot.in_normal_zone,
-        })
-        .collect();
+    let slots = pool.choose(&mut classified, wanted, &|region| !regions[region].is_plain_memory());
+    let planned = |(page, slot): (&OffColorPage, &Option<Slot>)| {
+        let Slot { address: slot, in_normal_zone, .. } = (*slot)?;
+        Some(Planned { region: page.region, page: page.address, slot, in_normal_zone })
+    };
+    let pages: Vec<Planned> = classified.off_color.iter().zip(&slots).filter_map(planned).collect();
     let zero = zero_frame();
     let astray = |page, entry: PageEntry| {
         Ok((zero.is_none() || entry.frame() != zero) && wanted.allowed_page(pid, page, entry).is_none())
@@ -307,10 +301,9 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         }
     }
     // Some of these pages came after the draws, or the memory limit held too few frames of the colors.
-    let without_frame = &classified.off_color[pages.len()..];
-    for (page, why) in without_frame
-        .iter()
-        .map(|page| (page, "waits for a frame of the colors"))
+    let without_frame = || classified.off_color.iter().zip(&slots).filter(|(_, slot)| slot.is_none());
+    for (page, why) in without_frame()
+        .map(|(page, _)| (page, "waits for a frame of the colors"))
         .chain(later.iter().map(|page| (page, TURN)))
     {
         let Some(report) = report_of(&mut reports, &regions[page.region]) else { continue };
@@ -319,7 +312,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     }
     area.remove(&mut pauses)?;
     let touched = Bytes(area.touched - area.layout.pool + area.soaked - area.layout.soak);
-    let waiting = without_frame.len() + later.len() + unreached;
+    let waiting = without_frame().count() + later.len() + unreached;
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
@@ -335,7 +328,9 @@ fn draw_frames(
 ) -> Result<(), RecolorError> {
     draw_from_reserve(pid, regions, wanted, (area, pool), classified, pauses)?;
     // All touched memory is kept until the last draw, because the kernel hands out freed frames again at once.
-    while let Some(draw) = pool.next_draw(classified, wanted, area.untouched(classified.off_color.len(), wanted)) {
+    let left =
+        |area: &ScratchArea, classified: &Classified| area.untouched(Needs::of(classified, wanted).as_any(), wanted);
+    while let Some(draw) = pool.next_draw(classified, wanted, left(area, classified)) {
         claim::give_way(pid, limits)?;
         let start = area.touched;
         match draw.huge {
@@ -361,7 +356,7 @@ fn draw_from_reserve(
     let mut reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let lacking = classified.off_color.len().saturating_sub(pool.slots.len());
-        let room = area.untouched(classified.off_color.len(), wanted) as usize / page_bytes();
+        let room = area.untouched(Needs::of(classified, wanted).as_any(), wanted) as usize / page_bytes();
         let count = lacking.min(room).min(reserve.available(wanted.colors));
         if count == 0 {
             return Ok(());

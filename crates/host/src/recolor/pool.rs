@@ -45,6 +45,37 @@ pub struct Draw {
     pub huge: Option<u64>,
 }
 
+/// Numbers of frames that pages off color need.
+pub struct Needs {
+    /// For each allowed color, the number of frames that pages need because of their places: an even share of each place.
+    of_places: Vec<usize>,
+    /// Number of pages that may have any allowed color.
+    any: usize,
+}
+
+impl Needs {
+    /// Returns what the pages off color of `classified` need.
+    pub fn of(classified: &Classified, wanted: &Wanted) -> Needs {
+        let mut needs = Needs { of_places: vec![0; wanted.colors.len()], any: classified.off_color.len() };
+        if wanted.places.is_empty() {
+            return needs;
+        }
+        let mut pages = vec![0usize; wanted.places.len()];
+        classified.off_color.iter().filter_map(|page| wanted.place_of(page.address)).for_each(|at| pages[at] += 1);
+        needs.any -= pages.iter().sum::<usize>();
+        for (place, pages) in wanted.places.iter().zip(pages) {
+            place.colors.iter().for_each(|color| needs.of_places[*color] += pages.div_ceil(place.colors.len()));
+        }
+        needs
+    }
+
+    /// Returns the number of pages of any color for which as much memory has to be touched: the color that places need most decides.
+    pub fn as_any(&self) -> usize {
+        let most = self.of_places.iter().max().copied().unwrap_or_default();
+        (self.any + self.of_places.iter().sum::<usize>()).max(most * self.of_places.len())
+    }
+}
+
 /// Numbers of frames that are still to be found.
 pub struct Lacking {
     /// Number of frames that are lacking in all colors together.
@@ -95,19 +126,21 @@ impl Pool {
     /// A full even share is not demanded: the last frames of the scarcest color would cost as much memory as all others together.
     pub fn lacking(&self, classified: &Classified, wanted: &Wanted) -> Lacking {
         let count = wanted.colors.len();
+        let Needs { of_places, any } = Needs::of(classified, wanted);
         let mut found = vec![0; count];
         self.slots.iter().for_each(|slot| found[slot.color] += 1);
         let mut held = vec![0; count];
         classified.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
-        let share = (held.iter().sum::<usize>() + classified.off_color.len()) / count;
+        let share = (held.iter().sum::<usize>() + any) / count;
         // An experiment needs the colors in every mapping alike: those that run out would be missing in the last mappings.
         let enough = if wanted.anew { share + share / 8 + 1 } else { 3 * share / 4 };
         let lacking = |color: usize| {
-            let needed = enough.saturating_sub(held[color]).min(classified.off_color.len());
+            let needed = of_places[color] + enough.saturating_sub(held[color]).min(any);
             needed.saturating_sub(found[color])
         };
         let scarce = (0..count).map(lacking).max().unwrap_or_default();
-        Lacking { frames: classified.off_color.len().saturating_sub(self.slots.len()), scarce }
+        let in_places: usize = of_places.iter().zip(&found).map(|(needed, found)| needed.saturating_sub(*found)).sum();
+        Lacking { frames: classified.off_color.len().saturating_sub(self.slots.len()).max(in_places), scarce }
     }
 
     /// Finds the colors of `pages`, which were touched last, while the process runs, and adds those of allowed colors to the pool.
@@ -179,14 +212,19 @@ impl Pool {
         });
     }
 
-    /// Chooses a page of the pool for each page off color, as far as there are enough.
+    /// Chooses a page of the pool for each page off color; `None` for those for which there is none left.
     ///
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
     /// color is not much ahead, because neighbors are moved together.
     ///
     /// `is_refilled`: whether the pages of the mapping with this index get a frame that is freed just before the kernel takes one. The kernel
     /// takes it from the zone that it prefers, so frames of that zone are kept for these pages.
-    pub fn choose(&self, classified: &mut Classified, is_refilled: &dyn Fn(usize) -> bool) -> Vec<Slot> {
+    pub fn choose(
+        &self,
+        classified: &mut Classified,
+        wanted: &Wanted,
+        is_refilled: &dyn Fn(usize) -> bool,
+    ) -> Vec<Option<Slot>> {
         let page = page_bytes() as u64;
         let count = self.slots.iter().map(|slot| slot.color + 1).max().unwrap_or(0);
         let refilled = classified.off_color.iter().filter(|page| is_refilled(page.region)).count();
@@ -210,17 +248,22 @@ impl Pool {
         let mut chosen = Vec::with_capacity(classified.off_color.len());
         let mut next = usize::MAX;
         for off_color in &classified.off_color {
-            let Some(held) = classified.held.get_mut(&off_color.region) else { break };
+            let may_have = |color: usize| wanted.may_have(off_color.address, color);
+            let Some(held) = classified.held.get_mut(&off_color.region) else {
+                chosen.push(None);
+                continue;
+            };
             let most = held.iter().min().map_or(0, |least| least + least / 8);
             let refills = kept_of_each > 0 && is_refilled(off_color.region);
             let neighbor = next < self.slots.len()
                 && !taken[next]
                 && is_kept[next] == refills
                 && self.slots[next - 1].address + page == self.slots[next].address
-                && held[self.slots[next].color] <= most;
+                && held[self.slots[next].color] <= most
+                && may_have(self.slots[next].color);
             let pop = |lists: &mut [Vec<usize>]| {
                 lists.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
-                let left = (0..count).filter(|color| !lists[*color].is_empty());
+                let left = (0..count).filter(|color| !lists[*color].is_empty() && may_have(*color));
                 left.min_by_key(|color| (held[*color], everywhere[*color])).and_then(|color| lists[color].pop())
             };
             let at = match (neighbor, refills) {
@@ -228,11 +271,14 @@ impl Pool {
                 (false, true) => pop(&mut kept).or_else(|| pop(&mut free)),
                 (false, false) => pop(&mut free).or_else(|| pop(&mut kept)),
             };
-            let Some(at) = at else { break };
+            let Some(at) = at else {
+                chosen.push(None);
+                continue;
+            };
             taken[at] = true;
             held[self.slots[at].color] += 1;
             everywhere[self.slots[at].color] += 1;
-            chosen.push(self.slots[at]);
+            chosen.push(Some(self.slots[at]));
             next = at + 1;
         }
         chosen
@@ -247,10 +293,48 @@ mod tests {
 
     use super::*;
     use crate::color::known::KnownColors;
-    use crate::recolor::OffColorPage;
+    use crate::recolor::{OffColorPage, Place};
 
     fn slot(address: u64, color: u64, in_normal_zone: bool) -> Slot {
         Slot { address, color: color as usize, in_normal_zone }
+    }
+
+    /// Returns what is wanted where pages have no places.
+    fn anywhere(known: &KnownColors) -> Wanted<'_> {
+        const FIRST: [Color; 4] = [Color(0), Color(1), Color(2), Color(3)];
+        Wanted { known, colors: &FIRST, spread: true, anew: false, reserve: None, places: &[] }
+    }
+
+    #[test]
+    fn pages_of_a_place_get_its_colors_and_enough_is_drawn_for_them() {
+        let page = page_bytes() as u64;
+        let known = KnownColors::of_bits(16);
+        // Of 48 pages 16 must have the second color, and 8 the third or the fourth.
+        let places = [
+            Place { start: 0, end: 16 * page, colors: vec![1] },
+            Place { start: 16 * page, end: 24 * page, colors: vec![2, 3] },
+        ];
+        let wanted = Wanted { places: &places, ..anywhere(&known) };
+        let mut classified = Classified {
+            off_color: (0..48).map(|n| OffColorPage { region: 0, address: n * page }).collect(),
+            held: BTreeMap::from([(0, vec![0; 4])]),
+            ..Classified::default()
+        };
+        let needs = Needs::of(&classified, &wanted);
+        assert_eq!((&needs.of_places[..], needs.any), (&[0, 16, 4, 4][..], 24));
+        // As many pages of any color are found where 16 of the second color are.
+        assert_eq!(needs.as_any(), 64);
+        // 10 pages of each color: too few of the second one.
+        let pool = Pool { slots: (0..40).map(|n| slot(n * page, n % 4, true)).collect(), ..Pool::default() };
+        let lacking = pool.lacking(&classified, &wanted);
+        assert_eq!((lacking.frames, lacking.scarce), (8, 10), "16 + 4 of the second, 3/4 of an even share of the rest");
+        let chosen = pool.choose(&mut classified, &wanted, &|_| false);
+        let colors: Vec<Option<usize>> = chosen.iter().map(|slot| slot.map(|slot| slot.color)).collect();
+        assert!(colors[..16].iter().flatten().all(|color| *color == 1), "{colors:?}");
+        assert!(colors[16..24].iter().all(|color| matches!(color, Some(2 | 3))), "{colors:?}");
+        assert_eq!(colors[..16].iter().flatten().count(), 10);
+        // Those without a frame do not keep others from one: 22 slots are left for 24 pages.
+        assert_eq!(colors[24..].iter().flatten().count(), 22);
     }
 
     #[test]
@@ -265,7 +349,9 @@ mod tests {
             held: BTreeMap::from([(0, vec![0; 4]), (1, vec![0; 4])]),
             ..Classified::default()
         };
-        let chosen = pool.choose(&mut classified, &|region| region == 1);
+        let known = KnownColors::of_bits(16);
+        let chosen = pool.choose(&mut classified, &anywhere(&known), &|region| region == 1);
+        let chosen: Vec<Slot> = chosen.into_iter().flatten().collect();
         let distinct: std::collections::BTreeSet<u64> = chosen.iter().map(|slot| slot.address).collect();
         assert_eq!((chosen.len(), distinct.len()), (90, 90));
         assert!(chosen[70..].iter().all(|slot| slot.in_normal_zone));
@@ -277,7 +363,7 @@ mod tests {
         let page = page_bytes() as u64;
         let known = KnownColors::of_bits(16);
         let all: Vec<Color> = (0..16).map(Color).collect();
-        let wanted = Wanted { known: &known, colors: &all, spread: true, anew: true, reserve: None };
+        let wanted = Wanted { known: &known, colors: &all, spread: true, anew: true, reserve: None, places: &[] };
         let off_color = (0..128).map(|n| OffColorPage { region: 0, address: n * page }).collect();
         let held = BTreeMap::from([(0, vec![0; 16])]);
         let classified = Classified { off_color, held, ..Classified::default() };
@@ -306,7 +392,9 @@ mod tests {
             ..Classified::default()
         };
         let mut of_color = [0; 8];
-        pool.choose(&mut classified, &|_| false).iter().for_each(|slot| of_color[slot.color] += 1);
+        let known = KnownColors::of_bits(16);
+        let chosen = pool.choose(&mut classified, &anywhere(&known), &|_| false);
+        chosen.iter().flatten().for_each(|slot| of_color[slot.color] += 1);
         assert_eq!(of_color, [4; 8]);
     }
 
@@ -322,7 +410,9 @@ mod tests {
             held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
             ..Classified::default()
         };
-        let chosen: Vec<u64> = pool.choose(&mut classified, &|_| false).iter().map(|slot| slot.address).collect();
+        let known = KnownColors::of_bits(16);
+        let chosen = pool.choose(&mut classified, &anywhere(&known), &|_| false);
+        let chosen: Vec<u64> = chosen.iter().flatten().map(|slot| slot.address).collect();
         let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
         assert_eq!((chosen.len(), distinct.len()), (64, 64));
         let runs = 1 + chosen.windows(2).filter(|pair| pair[0] + page != pair[1]).count();

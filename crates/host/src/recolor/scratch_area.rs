@@ -112,7 +112,8 @@ pub struct Layout {
 impl<'a> ScratchArea<'a> {
     /// Chooses an address for the area: in a gap between mappings that is wide enough, and far from mappings that grow.
     ///
-    /// `off_color`: number of pages to move. `movable`: this number, and that of pages which may turn out to be off color as well.
+    /// `off_color`: number of pages to find frames for, if each may have any of the colors. `movable`: this number, and that of pages which may turn
+    /// out to be off color as well.
     pub fn new(
         pid: Pid,
         regions: &[Region],

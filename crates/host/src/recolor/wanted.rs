@@ -24,6 +24,19 @@ pub struct Wanted<'a> {
     pub anew: bool,
     /// Frames that are handed over before any are drawn; `None` without a reserve.
     pub reserve: Option<&'a Mutex<Reserve>>,
+    /// Parts of the memory whose pages may have some of the allowed colors only; of parts that overlap the first counts.
+    pub places: &'a [Place],
+}
+
+/// A part of a process's memory whose pages may have some of the allowed colors only. [Liedtke1997, §5.2]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// First address.
+    pub start: u64,
+    /// First address behind the part.
+    pub end: u64,
+    /// The colors, as indices among the allowed ones; at least one.
+    pub colors: Vec<usize>,
 }
 
 impl<'a> Wanted<'a> {
@@ -34,7 +47,7 @@ impl<'a> Wanted<'a> {
 
     /// Whether every page counts as on color: all colors are allowed, and pages need not be distributed evenly.
     pub(super) fn anything_goes(&self) -> bool {
-        self.colors.len() >= self.color_count() && !self.spread && !self.anew
+        self.colors.len() >= self.color_count() && !self.spread && !self.anew && self.places.is_empty()
     }
 
     /// Returns the index of `color` among the allowed colors; `None` if it is unknown or not allowed.
@@ -47,8 +60,18 @@ impl<'a> Wanted<'a> {
         match () {
             () if self.anew => None,
             () if self.anything_goes() => Some(0),
-            () => self.allowed(self.known.of(pid.0, (page, entry))),
+            () => self.allowed(self.known.of(pid.0, (page, entry))).filter(|color| self.may_have(page, *color)),
         }
+    }
+
+    /// Returns the index of the place that the page at `page` is in; `None` if it may have all allowed colors.
+    pub(super) fn place_of(&self, page: u64) -> Option<usize> {
+        self.places.iter().position(|place| (place.start..place.end).contains(&page))
+    }
+
+    /// Whether the page at `page` may have the allowed color with the index `color`.
+    pub(super) fn may_have(&self, page: u64, color: usize) -> bool {
+        self.place_of(page).is_none_or(|place| self.places[place].colors.contains(&color))
     }
 
     /// Returns the pages of known color by which a helper inside the process tests other pages; `None` if no colors are measured.

@@ -8,7 +8,8 @@ use isochrome_model::units::Color;
 
 use super::facts::{self, Users, facts, processes};
 use super::notice::Started;
-use super::{ClassColors, DECIDE_AGAIN, Decision, FRESH, IDLE, Member, Server};
+use super::places::places_of;
+use super::{ClassColors, DECIDE_AGAIN, Decision, FRESH, IDLE, Member, Portion, Server};
 use crate::color::ledger::{self, Grant, Sharing};
 use crate::process::Pid;
 use crate::recolor::watch::Watch;
@@ -124,11 +125,12 @@ impl Server {
             Belongs::To(class, _) => Some(class),
             Belongs::LeftAlone(..) | Belongs::Nowhere => None,
         };
-        let is_same = |member: &Member| {
-            member.started == started
-                && Some(member.class) == class
-                && member.own.as_ref().map(|(indices, _)| indices) == colors.as_ref()
-        };
+        let of_class = class.map_or(&[][..], |class| self.classes[class].coloring.colors());
+        let chosen = chosen_of(of_class, colors.as_deref());
+        let places = places_of(&self.requests.places, pid.0, started, chosen.len());
+        let portion = Portion { colors, places };
+        let is_same =
+            |member: &Member| member.started == started && Some(member.class) == class && member.portion == portion;
         if let Some(member) = self.members.get_mut(&pid.0).filter(|member| is_same(member)) {
             // It may have executed another program.
             member.name.clone_from(&facts.name);
@@ -137,18 +139,15 @@ impl Server {
         self.members.remove(&pid.0);
         let now = Instant::now();
         let Some(class) = class else { return };
-        let own = colors.map(|indices| {
+        let own = (portion != Portion::default()).then(|| {
             let of_class = &self.classes[class].coloring;
-            // A reload may have given the class fewer colors.
-            let chosen = indices.iter().filter_map(|index| of_class.colors().get(*index as usize).copied());
-            let chosen: Vec<Color> = chosen.collect();
-            let chosen = if chosen.is_empty() { of_class.colors().to_vec() } else { chosen };
-            (indices, of_class.of_another(chosen, of_class.cpus().to_vec()))
+            of_class.of_another(chosen, of_class.cpus().to_vec()).with_places(portion.places.clone())
         });
         let member = Member {
             name: facts.name.clone(),
             started,
             class,
+            portion,
             own,
             since: now,
             watch: Watch::default(),
@@ -163,6 +162,14 @@ impl Server {
         };
         self.members.insert(pid.0, member);
     }
+}
+
+/// Returns the colors of a process whose class has the colors `of_class`: those with the `indices`, or all.
+fn chosen_of(of_class: &[Color], indices: Option<&[u32]>) -> Vec<Color> {
+    let indices = indices.unwrap_or_default();
+    let chosen: Vec<Color> = indices.iter().filter_map(|index| of_class.get(*index as usize).copied()).collect();
+    // A reload may have given the class fewer colors.
+    if chosen.is_empty() { of_class.to_vec() } else { chosen }
 }
 
 /// Returns the control groups that processes are in.

@@ -9,6 +9,7 @@
 mod belonging;
 pub mod facts;
 mod notice;
+pub mod places;
 mod pressure;
 pub mod published;
 pub mod requests;
@@ -37,7 +38,7 @@ use crate::error::{SystemError, without_hint};
 use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
 use crate::recolor::watch::{PauseCounts, Tally, Watch};
-use crate::recolor::{Part, RecolorError};
+use crate::recolor::{Part, Place, RecolorError};
 
 /// Time between two looks at which processes there are.
 const LOOK: Duration = Duration::from_millis(100);
@@ -134,14 +135,24 @@ struct Decision {
     fresh_until: Instant,
 }
 
+/// Which colors of its class a process has.
+#[derive(Clone, Default, PartialEq)]
+struct Portion {
+    /// Indices of the colors among those of the class; `None` for all.
+    colors: Option<Vec<u32>>,
+    /// Parts of its memory that have some of these colors only.
+    places: Vec<Place>,
+}
+
 /// A process that is kept on the colors of its class.
 struct Member {
     name: String,
     started: u64,
     /// Index of its class.
     class: usize,
-    /// The member's colors if they are not all of its class: their indices among these, and the coloring for them.
-    own: Option<(Vec<u32>, Coloring)>,
+    portion: Portion,
+    /// The member's coloring if it is not that of its class.
+    own: Option<Coloring>,
     since: Instant,
     watch: Watch,
     vitals: Option<Vitals>,
@@ -529,8 +540,8 @@ fn next_in_turn(members: impl Iterator<Item = Turn> + Clone, time: Instant) -> O
 }
 
 /// Returns the coloring of a member: that of its class, or of its part of the class.
-fn coloring_of<'c>(class: &'c ClassColors, own: &'c Option<(Vec<u32>, Coloring)>) -> &'c Coloring {
-    own.as_ref().map_or(&class.coloring, |(_, coloring)| coloring)
+fn coloring_of<'c>(class: &'c ClassColors, own: &'c Option<Coloring>) -> &'c Coloring {
+    own.as_ref().unwrap_or(&class.coloring)
 }
 
 /// Returns the time until a member is tried again after this number of failures in a row.

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::facts::{Users, facts, group_of_its_own};
+use super::places::Placed;
 use crate::color::ledger::Owner;
 use crate::error::SystemError;
 use crate::process::{Pid, ProcessError, status_of};
@@ -126,7 +127,7 @@ pub enum RequestError {
     /// Only root may do this.
     #[error("only root may put control groups into classes, or have classes of their own")]
     OnlyRoot,
-    /// The client and the server count processes differently.
+    /// The client is in another PID namespace than the server.
     #[error(
         "the process that asks is in a container, where processes have other numbers\n  hint: ask without a number, for the process itself"
     )]
@@ -153,6 +154,30 @@ pub enum RequestError {
         /// The process.
         pid: i32,
     },
+    /// The process is in no class.
+    #[error("process {pid} is in no class\n  hint: isochrome policy join CLASS --pid {pid} puts it into one")]
+    InNoClass {
+        /// The process.
+        pid: i32,
+    },
+    /// The part of the memory is empty, or goes beyond the end of the addresses.
+    #[error("{bytes} bytes from {start:#x} on are no part of a memory")]
+    NoMemory {
+        /// Address of the first byte.
+        start: u64,
+        /// Size in bytes.
+        bytes: u64,
+    },
+    /// The process has too many places.
+    #[error(
+        "process {pid} has {most} places, which is the most there can be\n  hint: give up one, or take larger ones"
+    )]
+    TooManyPlaces {
+        /// The process.
+        pid: i32,
+        /// Most places of a process.
+        most: usize,
+    },
     /// The user has too many processes in classes by request.
     #[error(
         "user {user} has {PROCESSES_MAX} processes in classes by request, which is the most there can be\n  hint: a member of the policy such as {{ user = \"{user}\" }} has no such limit"
@@ -175,6 +200,8 @@ struct RequestsFile {
     schema: String,
     boot_id: String,
     requests: Vec<Request>,
+    #[serde(default)]
+    places: Vec<Placed>,
 }
 
 /// The requests that were granted, which are in a file as well.
@@ -182,6 +209,8 @@ struct RequestsFile {
 pub struct Requests {
     path: PathBuf,
     granted: Vec<Request>,
+    /// Places inside of processes.
+    pub places: Vec<Placed>,
 }
 
 impl Requests {
@@ -192,7 +221,8 @@ impl Requests {
         let path = folder.join(FILE);
         let file = runtime::read(&path)?.and_then(|bytes| serde_json::from_slice::<RequestsFile>(&bytes).ok());
         let file = file.filter(|file| file.schema == SCHEMA && file.boot_id == runtime::boot_id());
-        Ok(Requests { path, granted: file.map(|file| file.requests).unwrap_or_default() })
+        let (granted, places) = file.map(|file| (file.requests, file.places)).unwrap_or_default();
+        Ok(Requests { path, granted, places })
     }
 
     /// Returns the requests.
@@ -259,12 +289,17 @@ impl Requests {
             Who::Process(owner) => owner.is_alive(),
             Who::Group(group) => groups.iter().any(|there| there == group || is_inside(there, group)),
         });
+        self.places.retain(Placed::is_alive);
     }
 
     /// Writes the requests to the file.
     pub fn save(&self) -> Result<(), SystemError> {
-        let file =
-            RequestsFile { schema: SCHEMA.to_owned(), boot_id: runtime::boot_id(), requests: self.granted.clone() };
+        let file = RequestsFile {
+            schema: SCHEMA.to_owned(),
+            boot_id: runtime::boot_id(),
+            requests: self.granted.clone(),
+            places: self.places.clone(),
+        };
         runtime::replace(&self.path, &serde_json::to_vec(&file).unwrap_or_default())
     }
 
@@ -281,15 +316,9 @@ impl Requests {
         if (join.group || matches!(join.into, Destination::Cache(_))) && !is_root {
             return Err(RequestError::OnlyRoot);
         }
-        let pid = match join.pid {
-            Some(_) if !counts_like_this(peer.pid) => return Err(RequestError::OtherNumbers),
-            pid => Pid(pid.unwrap_or(peer.pid)),
-        };
+        let pid = process_of(peer, join.pid)?;
         let (facts, started) = facts(pid, users)?;
         let user = users.name(&peer.uid.to_string());
-        if !is_root && !belongs_to(pid, peer.uid)? {
-            return Err(RequestError::NotYours { pid: pid.0 });
-        }
         if self.count(peer.uid) >= PROCESSES_MAX {
             return Err(RequestError::TooMany { user });
         }
@@ -337,6 +366,20 @@ impl Requests {
         };
         Ok(Request { class: name.clone(), who, uid: peer.uid, cache: None, colors: chosen })
     }
+}
+
+/// Returns the process that `peer` asks about: the one with the number `pid`, or itself.
+///
+/// Fails with [`RequestError::OtherNumbers`], and with [`RequestError::NotYours`] if the process belongs to another user and `peer` is not root.
+pub fn process_of(peer: Peer, pid: Option<i32>) -> Result<Pid, RequestError> {
+    let pid = match pid {
+        Some(_) if !counts_like_this(peer.pid) => return Err(RequestError::OtherNumbers),
+        pid => Pid(pid.unwrap_or(peer.pid)),
+    };
+    if peer.uid != 0 && !belongs_to(pid, peer.uid)? {
+        return Err(RequestError::NotYours { pid: pid.0 });
+    }
+    Ok(pid)
 }
 
 /// Whether control group `inner` lies inside of `outer`.

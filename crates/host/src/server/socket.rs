@@ -1,6 +1,6 @@
 //! The server's socket: one request and one answer per connection, each a line of JSON.
 //!
-//! Requests are small. The kernel says who asks ([Linux, unix(7), SO_PEERCRED]), and all but [`Ask::Join`] and [`Ask::Reload`] only read. A client that is slow,
+//! Requests are small. The kernel says who asks ([Linux, unix(7), SO_PEERCRED]), and all but [`Ask::Join`], [`Ask::Place`] and [`Ask::Reload`] only read. A client that is slow,
 //! sends too much or sends nonsense gets an error, if it still reads, and is disconnected.
 
 use std::fs::{self, Permissions};
@@ -18,7 +18,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Status;
+use super::places::Placing;
 use super::requests::{Join, Peer};
+use crate::error::SystemError;
+use crate::runtime;
 
 /// Version of requests and answers.
 pub const VERSION: u32 = 1;
@@ -59,6 +62,8 @@ pub enum Ask {
     Policy,
     /// To be put into a class.
     Join(Join),
+    /// To have a part of a process's memory on some of its colors.
+    Place(Placing),
     /// To read the policy again and put it in force; for root and the server's own user.
     Reload,
 }
@@ -92,6 +97,15 @@ pub type Answerer = dyn Fn(Ask, Peer) -> Say + Send + Sync;
 /// Returns the path of the socket in `folder`.
 pub fn path_in(folder: &Path) -> PathBuf {
     folder.join(NAME)
+}
+
+/// Returns the folder of the server to ask: this user's own where a server has run there, else the machine's.
+///
+/// Fails as [`runtime::machines`] does.
+pub fn folder() -> Result<PathBuf, SystemError> {
+    let own = runtime::folder();
+    let of_machine = if path_in(&own).exists() { None } else { runtime::machines()? };
+    Ok(of_machine.unwrap_or(own))
 }
 
 /// Answers requests at the socket in `folder` by `answerer`, in a thread of its own, as long as this process runs. Everybody may ask.
@@ -203,7 +217,7 @@ mod tests {
             Ask::Next(number) => Say::Changed(number + 1, Status::default()),
             Ask::Explain(pid) => Say::Text(format!("process {pid}")),
             Ask::Policy => Say::Text(String::new()),
-            Ask::Join(_) => Say::Text(format!("{} of {}", peer.pid, peer.uid)),
+            Ask::Join(_) | Ask::Place(_) => Say::Text(format!("{} of {}", peer.pid, peer.uid)),
             Ask::Reload => Say::Error("no".to_owned()),
         })
     }

@@ -26,6 +26,7 @@ from isochrome._isochrome import (
     uniformity,
 )
 from isochrome.evidence import Evidence, read_evidence
+from isochrome.server import place
 
 __all__ = [
     "CacheSim",
@@ -42,6 +43,7 @@ __all__ = [
     "compare",
     "figures_14_to_16",
     "miss_curve",
+    "place",
     "plan",
     "plan_batch",
     "proportion_interval",
