@@ -554,19 +554,25 @@ class Campaign:
             failures.append(f"{found['off_color']} of {decided} pages are evicted by the other colors; {meanwhile}")
         if len(failures) == 2:
             result["failures"].extend(f"checker: {failure}" for failure in failures)
-        elif is_undecided(found):
+        elif is_undecided(found) and options.load_cpu != options.cpu:
             # Where an unseen neighbor of the CPU keeps one of the colors for itself, its pages are lost in the control as well. The other CPU has
             # a cache of its own.
             load.move(options.cpu)
             try:
                 found = result["checker_elsewhere"] = self.check(resident, others, folder, runtime, as_nobody, cpu=options.load_cpu)
+            except NoWriter as reason:
+                result["inconclusive"].append(str(reason))
+                return
             finally:
                 load.move(options.load_cpu)
+            # By one writer alone it may be the writer's fault.
             decided = found["on_color"] + found["off_color"]
             if improbable(found["off_color"], decided):
-                result["failures"].append(f"checker: {found['off_color']} of {decided} pages are evicted by the other colors on CPU {options.load_cpu}")
+                result["inconclusive"].append(f"checker: {found['off_color']} of {decided} pages are evicted by the other colors on CPU {options.load_cpu}")
             elif is_undecided(found):
                 result["inconclusive"].append(f"checker: {found['undecided']} of {found['pages']} pages are undecided on both CPUs")
+        elif is_undecided(found):
+            result["inconclusive"].append(f"checker: {found['undecided']} of {found['pages']} pages are undecided")
         if with_control:
             try:
                 result["control"] = self.check(resident, options.colors, folder, runtime, as_nobody, in_group=True)

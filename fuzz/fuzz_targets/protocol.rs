@@ -33,7 +33,7 @@ fuzz_target!(|line: &[u8]| {
         }
         Ask::Place(placing) => {
             let owner = Owner::of(std::process::id()).expect("this process lives");
-            match enter(&mut Vec::new(), &placing, owner, ("control", 4)) {
+            match enter(&mut Vec::new(), &placing, owner, peer.uid, 4) {
                 Ok(done) => Say::Text(done),
                 Err(error) => Say::Error(error.to_string()),
             }

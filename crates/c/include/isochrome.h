@@ -60,9 +60,9 @@ int isochrome_recolor_me(const char *colors, const char *palette);
 
 /* Asks the memory server (`isochrome serve`) to keep memory of this process on some of its colors. The process must be in a class of the server's
  * policy, or have been started by `isochrome exec --class`. The pages are moved while the process runs, those touched later as well. Pages that
- * the memory shares with other data get the colors too. Children of the process have no places.
+ * the memory shares with other data get the colors too. Neither children of the process nor a program that it executes have the places.
  *
- * memory, bytes: any part of the memory; it replaces earlier places that it overlaps. At most 64 places per process.
+ * memory, bytes: any part of the memory; what earlier places have in common with it is cut off them. At most 64 places per process.
  * colors: a list such as "0-1", where 0 is the first color of this process; NULL for all of them again.
  *
  * 0, or -1 if no server runs, the process is in no class, or there are no such colors. */

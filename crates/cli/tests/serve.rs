@@ -416,7 +416,7 @@ fn partitioned(fixture: &Fixture) -> Outcome {
         }
     };
     let granted = place(member.pid(), start, middle, Some("1")).unwrap();
-    assert!(granted.ends_with("colors 1 of class control"), "{granted}");
+    assert!(granted.ends_with("its colors 1"), "{granted}");
     place(member.pid(), middle, end, Some("2-3")).unwrap();
     let are_on = |from: u64, to: u64, colors: std::ops::Range<u64>| {
         let mappings = resident::mappings(member.pid()).unwrap();
@@ -429,7 +429,7 @@ fn partitioned(fixture: &Fixture) -> Outcome {
     wait_until(fixture, "so is the rest", || is_there(fixture, 0, member.pid()));
     for (refused, why) in [
         (place(member.pid(), start, middle, Some("4")), "has 4 colors, 0 to 3"),
-        (place(member.pid(), start, start, Some("0")), "are no part of a memory"),
+        (place(member.pid(), start, start, Some("0")), "are needed"),
         (place(stranger.pid(), start, middle, Some("0")), "is in no class"),
         (place(i32::MAX as u32, start, middle, Some("0")), "hint"),
     ] {
@@ -442,13 +442,24 @@ fn partitioned(fixture: &Fixture) -> Outcome {
     let _next = server(fixture);
     wait_until(fixture, "the next server keeps the member", || is_there(fixture, 0, member.pid()));
     assert!(are_on(start, middle, 5..6) && are_on(middle, end, 6..8));
-    // A part that overlaps another takes its place; without a list it has all colors again.
+    // What two have in common is the later one's; without a list the memory has all colors again.
     place(member.pid(), start, end, Some("0")).unwrap();
     wait_until(fixture, "all of it is on one color", || are_on(start, end, 4..5));
     place(member.pid(), start, end, None).unwrap();
     wait_until(fixture, "the member is on the colors of its class", || {
         is_there(fixture, 0, member.pid()) && are_on(start, end, 4..8)
     });
+    // Members of a class that has the rest have no places: they keep off the colors of others.
+    place(member.pid(), start, end, Some("0")).unwrap();
+    wait_until(fixture, "all of it is on one color again", || are_on(start, end, 4..5));
+    let rest = format!("[class.control]\ncache = \"rest\"\nmembers = [{{ exe = \"{}\" }}]\n", control.display());
+    write_policy(fixture, &rest);
+    assert!(policy(fixture, &["reload"]).status.success());
+    let mut other = fixture.isochrome("exec", "4-5");
+    let _other = Running(other.args(["sleep", "60"]).stderr(Stdio::null()).spawn().unwrap());
+    wait_until(fixture, "the member keeps off the colors of another", || share(member.pid(), 4..6) == 0.0);
+    let unsteady = place(member.pid(), start, end, Some("0")).unwrap_err();
+    assert!(unsteady.contains("its colors change"), "{unsteady}");
     Ok(())
 }
 

@@ -33,7 +33,7 @@ def server(tmp_path, monkeypatch):
 
 
 def test_a_part_of_an_array_is_named_by_its_address(server):
-    matrix = np.zeros((64, 1024))
+    matrix = np.zeros((64, 512), dtype=complex)
     server["answer"] = {"text": "0x1000-0x2000: colors 0-1 of class control"}
     assert isochrome.place(matrix[8:16], "0-1").endswith("class control")
     place = server["asked"]["ask"]["place"]
@@ -46,6 +46,12 @@ def test_what_is_refused_is_an_error_with_the_reason(server):
     with pytest.raises(isochrome.IsochromeError, match="in no class"):
         isochrome.place(bytearray(4096), None)
     assert server["asked"]["ask"]["place"]["colors"] is None
+
+
+def test_memory_without_a_fixed_address_is_an_error():
+    for memory in [np.zeros((8, 8))[:, ::2], b"read only", 7]:
+        with pytest.raises(isochrome.IsochromeError, match="contiguous"):
+            isochrome.place(memory, "0")
 
 
 def test_without_a_server_the_error_says_how_to_start_one(tmp_path, monkeypatch):

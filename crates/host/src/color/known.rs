@@ -14,10 +14,8 @@ use rustix::thread::sched_getcpu;
 
 use super::eviction::WalkTicks;
 use super::learned::Learned;
-use super::local::LocalEvictionTest;
-use super::reference::{Numbers, Reference};
+use super::reference::{Numbers, Ready, Reference};
 use super::saved::{BLOCK_FRAMES, Corrections};
-use super::tester::Tester;
 use super::verified::{BlockTests, Verified};
 use crate::color::error::ColorError;
 use crate::color::pagemap::PageEntry;
@@ -92,33 +90,17 @@ impl KnownColors {
     /// Replaces the pages of known color if they have lost their colors, as [`Reference::renewed`] does, and [adopts](Self::adopt) the new
     /// pages. Returns where the numbers of the colors come from.
     pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, ColorError> {
-        let renewed = self.renew_and(folder, seed, |_, _, numbers| Ok(numbers))?;
-        Ok(renewed.unwrap_or(Numbers::Kept))
+        let Some(old) = &self.reference else { return Ok(Numbers::Kept) };
+        let ready = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
+        Ok(self.adopt(ready))
     }
 
-    /// Does the same as [`renew`](Self::renew), and has `work` test pages of this process on the same CPU. `work` gets this knowledge, a tester that
-    /// uses the pages of known color, and where the numbers of the colors come from. Returns `None` if colors are not measured.
-    pub fn renew_and<T>(
-        &mut self,
-        folder: &Path,
-        seed: u64,
-        mut work: impl FnMut(&Self, &mut Tester<LocalEvictionTest>, Numbers) -> Result<T, ColorError>,
-    ) -> Result<Option<T>, ColorError> {
-        let Some(old) = self.reference.clone() else { return Ok(None) };
-        let cpus = self.cpus.clone();
-        on_a_cpu(&cpus, || {
-            let mut ready = old.renewed(folder, seed)?;
-            let numbers = self.adopt(ready.reference, ready.numbers);
-            work(self, &mut ready.tester, numbers)
-        })
-        .map(Some)
-    }
-
-    /// Uses the pages of `reference` for tests from now on, and returns where the numbers of the colors come from.
+    /// Uses the pages of `ready` for tests from now on, and returns where the numbers of the colors come from.
     ///
     /// If the colors have other numbers now, everything learned is forgotten, and the palette is put aside. If another command changed the
-    /// numbers, `numbers` are kept by this reference; the result is [`Numbers::Replaced`] in that case.
-    pub fn adopt(&mut self, reference: Reference, numbers: Numbers) -> Numbers {
+    /// numbers, `ready` found them kept; the result is [`Numbers::Replaced`] in that case.
+    pub fn adopt(&mut self, ready: Ready) -> Numbers {
+        let Ready { reference, numbers, .. } = ready;
         let differs = self.reference.as_ref().is_none_or(|old| old.numbering != reference.numbering);
         self.reference = Some(reference);
         let learned = self.learned.get_mut().unwrap_or_else(PoisonError::into_inner);

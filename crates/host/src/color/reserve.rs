@@ -5,19 +5,23 @@
 //! The caller therefore reads afterwards which frames have arrived.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
+use isochrome_model::palette::decode::Answer;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
 
 use super::error::ColorError;
 use super::known::{KnownColors, all_colors};
 use super::local::LocalEvictionTest;
 use super::pagemap::frames;
-use super::tester::Tester;
+use super::tester::{Effort, Tester};
 use crate::error::SystemError;
 use crate::sys::memory::{Arena, page_bytes};
 
-/// Most frames that are measured at a time: enough for the check of the pages of known color before (some 30 ms) not to take most of the time.
+/// Most frames that are measured at a time, and the time after which those without a decision are left for later. Meanwhile the server does
+/// nothing else.
 const MEASURED_AT_ONCE: usize = 4096;
+const MEASURING: Effort = Effort { error: 1e-4, limit: Duration::from_millis(500) };
 
 /// Frames that this process holds, by their colors.
 pub struct Reserve {
@@ -88,20 +92,25 @@ impl Reserve {
     /// Fails as [`Tester::classify`] does. Frames for which no decision is reached stay unlisted.
     pub fn measure(&mut self, known: &KnownColors, tester: &mut Tester<LocalEvictionTest>) -> Result<(), ColorError> {
         let pages: Vec<u32> = self.unknown.iter().copied().take(MEASURED_AT_ONCE).collect();
+        let before = frames(&self.arena, 0..self.arena.page_count());
         let instead = Arena::map(1).map_err(|source| SystemError::Memory { pages: 1, source })?;
         let first = tester.eviction_test.set_second(std::mem::replace(&mut self.arena, instead), &pages, false);
         let numbers: Vec<u32> = pages.iter().map(|page| first + page).collect();
-        let colors = tester.colors_of(&numbers, &all_colors(known));
+        let begin = Instant::now();
+        let answers = tester.classify(&numbers, &all_colors(known), MEASURING);
+        let was_cut_short = begin.elapsed() >= MEASURING.limit;
         self.arena = tester.eviction_test.take_second().expect("the tester still has the second memory");
-        let frames = frames(&self.arena, 0..self.arena.page_count());
-        for (page, color) in pages.into_iter().zip(colors?) {
-            let Some(frame) = frames[page as usize] else { continue };
-            match color {
-                Some(color) => known.learn_frame(std::process::id() as i32, frame, color),
-                None => drop(self.undecided.insert(frame)),
+        for (page, answer) in pages.into_iter().zip(answers?) {
+            // The kernel may have moved the page to another frame meanwhile.
+            let now = frames(&self.arena, page as usize..page as usize + 1)[0];
+            let Some(frame) = now.filter(|_| now == before[page as usize]) else { continue };
+            match answer {
+                Some(Answer::Color(color)) => known.learn_frame(std::process::id() as i32, frame, color),
+                None if was_cut_short => {}
+                _ => drop(self.undecided.insert(frame)),
             }
         }
-        self.list(known, frames);
+        self.list(known, frames(&self.arena, 0..self.arena.page_count()));
         Ok(())
     }
 
@@ -125,8 +134,9 @@ impl Reserve {
         self.arena.page_count() - self.empty.len()
     }
 
-    /// Gives all frames back to the kernel.
-    pub fn give_back(&mut self) {
+    /// Gives all frames back to the kernel. Where free frames change, their colors are forgotten.
+    pub fn give_back(&mut self, known: &KnownColors) {
+        known.hold(std::process::id() as i32, Vec::new());
         self.free.iter_mut().for_each(Vec::clear);
         self.unknown.clear();
         self.empty = (0..self.arena.page_count() as u32).collect();
@@ -175,7 +185,7 @@ mod tests {
         assert_eq!(reserve.give(&colors, 1), 0);
         reserve.refill(&known);
         assert_eq!((reserve.given(), reserve.held()), (0, 1024));
-        reserve.give_back();
+        reserve.give_back(&known);
         assert_eq!((reserve.held(), reserve.available(&colors)), (0, 0));
     }
 }

@@ -16,10 +16,12 @@ use isochrome_model::machine::{CacheLevel, Machine};
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 
+use rustix::thread::sched_getcpu;
+
 pub use self::keeper::{Hooks, Keeper, Notice, Program};
 pub use self::pace::Readiness;
 use crate::color::ColorError;
-use crate::color::known::KnownColors;
+use crate::color::known::{KnownColors, on_a_cpu};
 use crate::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
 use crate::color::reference::{Numbers, Reference};
 use crate::color::reserve::Reserve;
@@ -128,7 +130,9 @@ impl Coloring {
     /// Takes `size` of memory as a reserve of frames for all programs that are moved by this coloring and by copies made from now on; gives an
     /// earlier reserve back. `None` for no reserve.
     pub fn hold_reserve(&mut self, size: Option<Bytes>) -> Result<(), SystemError> {
-        self.reserve = None;
+        if self.reserve.take().is_some() {
+            self.known().0.hold(std::process::id() as i32, Vec::new());
+        }
         let reserve = size.map(|size| Reserve::new(&self.known().0, size)).transpose()?;
         self.reserve = reserve.map(|reserve| Arc::new(Mutex::new(reserve)));
         Ok(())
@@ -137,31 +141,37 @@ impl Coloring {
     /// Takes new frames for the reserve in place of those that were given away. Returns how many that were.
     pub fn refill_reserve(&self) -> usize {
         let Some(reserve) = &self.reserve else { return 0 };
+        let known = self.known();
         let mut reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
         let given = reserve.given();
         if given > 0 {
-            reserve.refill(&self.known().0);
+            reserve.refill(&known.0);
         }
         given
     }
 
-    /// Measures some frames of the reserve whose colors are unknown. Returns whether there were any.
+    /// Measures some frames of the reserve whose colors are unknown, for half a second at most. Returns whether there were any.
     ///
-    /// Fails as [`KnownColors::renew_and`] does.
+    /// Fails as [`Reference::tester`] and [`Reserve::measure`] do.
     pub fn measure_reserve(&self) -> Result<bool, ColorError> {
-        let Some(reserve) = &self.reserve else { return Ok(false) };
-        let lock = || reserve.lock().unwrap_or_else(PoisonError::into_inner);
-        if !lock().has_unknown() {
-            return Ok(false);
-        }
-        let measure = |known: &KnownColors, tester: &mut _, _| lock().measure(known, tester);
-        self.known_mut().0.renew_and(&runtime::folder(), fastrand::u64(..), measure).map(|done| done.is_some())
+        let (Some(reserve), known) = (&self.reserve, self.known()) else { return Ok(false) };
+        let mut reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reference) = known.0.reference().filter(|_| reserve.has_unknown()) else { return Ok(false) };
+        // On one CPU only: where tests fail, they are made later, and perhaps on another one.
+        let here = CpuId(sched_getcpu() as u32);
+        let cpus = known.0.cpus();
+        let cpu = cpus.iter().find(|cpu| **cpu == here).or(cpus.first());
+        on_a_cpu(cpu.map(std::slice::from_ref).unwrap_or_default(), || {
+            let Some(mut tester) = reference.tester(fastrand::u64(..))? else { return Ok(false) };
+            reserve.measure(&known.0, &mut tester).map(|()| true)
+        })
     }
 
     /// Gives the memory of the reserve back, until the next refill.
     pub fn give_back_reserve(&self) {
         if let Some(reserve) = &self.reserve {
-            reserve.lock().unwrap_or_else(PoisonError::into_inner).give_back();
+            let known = self.known();
+            reserve.lock().unwrap_or_else(PoisonError::into_inner).give_back(&known.0);
         }
     }
 

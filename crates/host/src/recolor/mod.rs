@@ -446,7 +446,11 @@ fn verify(pid: Pid, wanted: &Wanted, limits: &Limits, pauses: &mut Vec<u64>) -> 
             for part in open.chunks(ASKED_AT_ONCE) {
                 let requested = asking.ask(part.to_vec(), wanted.colors, pauses)?;
                 let (decided, open): (Vec<_>, Vec<_>) = requested.into_iter().partition(|(_, answer)| answer.is_some());
-                let (pages, answers): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+                let in_place = |(page, answer): (Page, Option<Answer>)| match answer {
+                    Some(Answer::Color(color)) if !wanted.may_have_color(page.0, color) => (page, Some(Answer::Other)),
+                    answer => (page, answer),
+                };
+                let (pages, answers): (Vec<_>, Vec<_>) = decided.into_iter().map(in_place).unzip();
                 verified.add(known.verified(pid.0, &pages, &answers));
                 undecided.extend(open.into_iter().map(|(page, _)| page));
             }

@@ -245,14 +245,15 @@ impl Pool {
         for held in classified.held.values() {
             everywhere.iter_mut().zip(held).for_each(|(sum, pages)| *sum += pages);
         }
-        let mut chosen = Vec::with_capacity(classified.off_color.len());
+        let mut chosen = vec![None; classified.off_color.len()];
         let mut next = usize::MAX;
-        for off_color in &classified.off_color {
+        // Pages that may have few colors come first.
+        let (in_places, anywhere): (Vec<usize>, Vec<usize>) =
+            (0..chosen.len()).partition(|at| wanted.place_of(classified.off_color[*at].address).is_some());
+        for page_at in in_places.into_iter().chain(anywhere) {
+            let off_color = &classified.off_color[page_at];
             let may_have = |color: usize| wanted.may_have(off_color.address, color);
-            let Some(held) = classified.held.get_mut(&off_color.region) else {
-                chosen.push(None);
-                continue;
-            };
+            let Some(held) = classified.held.get_mut(&off_color.region) else { continue };
             let most = held.iter().min().map_or(0, |least| least + least / 8);
             let refills = kept_of_each > 0 && is_refilled(off_color.region);
             let neighbor = next < self.slots.len()
@@ -271,14 +272,11 @@ impl Pool {
                 (false, true) => pop(&mut kept).or_else(|| pop(&mut free)),
                 (false, false) => pop(&mut free).or_else(|| pop(&mut kept)),
             };
-            let Some(at) = at else {
-                chosen.push(None);
-                continue;
-            };
+            let Some(at) = at else { continue };
             taken[at] = true;
             held[self.slots[at].color] += 1;
             everywhere[self.slots[at].color] += 1;
-            chosen.push(Some(self.slots[at]));
+            chosen[page_at] = Some(self.slots[at]);
             next = at + 1;
         }
         chosen
@@ -309,10 +307,10 @@ mod tests {
     fn pages_of_a_place_get_its_colors_and_enough_is_drawn_for_them() {
         let page = page_bytes() as u64;
         let known = KnownColors::of_bits(16);
-        // Of 48 pages 16 must have the second color, and 8 the third or the fourth.
+        // Of 48 pages the last 16 must have the second color, and 8 before them the third or the fourth.
         let places = [
-            Place { start: 0, end: 16 * page, colors: vec![1] },
-            Place { start: 16 * page, end: 24 * page, colors: vec![2, 3] },
+            Place { start: 32 * page, end: 48 * page, colors: vec![1] },
+            Place { start: 24 * page, end: 32 * page, colors: vec![2, 3] },
         ];
         let wanted = Wanted { places: &places, ..anywhere(&known) };
         let mut classified = Classified {
@@ -330,11 +328,11 @@ mod tests {
         assert_eq!((lacking.frames, lacking.scarce), (8, 10), "16 + 4 of the second, 3/4 of an even share of the rest");
         let chosen = pool.choose(&mut classified, &wanted, &|_| false);
         let colors: Vec<Option<usize>> = chosen.iter().map(|slot| slot.map(|slot| slot.color)).collect();
-        assert!(colors[..16].iter().flatten().all(|color| *color == 1), "{colors:?}");
-        assert!(colors[16..24].iter().all(|color| matches!(color, Some(2 | 3))), "{colors:?}");
-        assert_eq!(colors[..16].iter().flatten().count(), 10);
-        // Those without a frame do not keep others from one: 22 slots are left for 24 pages.
-        assert_eq!(colors[24..].iter().flatten().count(), 22);
+        assert!(colors[32..].iter().flatten().all(|color| *color == 1), "{colors:?}");
+        assert!(colors[24..32].iter().all(|color| matches!(color, Some(2 | 3))), "{colors:?}");
+        // All of the second color are theirs, and 22 slots are left for the 24 pages without a place.
+        assert_eq!(colors[32..].iter().flatten().count(), 10);
+        assert_eq!(colors[..24].iter().flatten().count(), 22);
     }
 
     #[test]

@@ -69,6 +69,11 @@ impl<'a> Wanted<'a> {
         self.places.iter().position(|place| (place.start..place.end).contains(&page))
     }
 
+    /// Whether the page at `page` may have `color`.
+    pub(super) fn may_have_color(&self, page: u64, color: Color) -> bool {
+        self.allowed(Some(color)).is_some_and(|color| self.may_have(page, color))
+    }
+
     /// Whether the page at `page` may have the allowed color with the index `color`.
     pub(super) fn may_have(&self, page: u64, color: usize) -> bool {
         self.place_of(page).is_none_or(|place| self.places[place].colors.contains(&color))

@@ -9,6 +9,7 @@ use isochrome_model::units::Color;
 use super::facts::{self, Users, facts, processes};
 use super::notice::Started;
 use super::places::places_of;
+use super::requests::Requests;
 use super::{ClassColors, DECIDE_AGAIN, Decision, FRESH, IDLE, Member, Portion, Server};
 use crate::color::ledger::{self, Grant, Sharing};
 use crate::process::Pid;
@@ -77,12 +78,13 @@ impl Server {
 
     /// Forgets requests about what has ended, and the classes that were made for them.
     pub(super) fn purge(&mut self) {
-        let before = self.requests.granted().len();
+        let count = |requests: &Requests| requests.granted().len() + requests.places.len();
+        let before = count(&self.requests);
         if before == 0 {
             return;
         }
         self.requests.drop_ended(&groups());
-        if self.requests.granted().len() < before {
+        if count(&self.requests) < before {
             let _ = self.requests.save();
             if self.requests.added_to(&self.filed) != self.policy {
                 // Classes were taken away only, so there is nothing that could be refused; else they are taken away next time.
@@ -125,24 +127,32 @@ impl Server {
             Belongs::To(class, _) => Some(class),
             Belongs::LeftAlone(..) | Belongs::Nowhere => None,
         };
-        let of_class = class.map_or(&[][..], |class| self.classes[class].coloring.colors());
-        let chosen = chosen_of(of_class, colors.as_deref());
+        let Some(class) = class else {
+            self.members.remove(&pid.0);
+            return;
+        };
+        let now = Instant::now();
+        let of_class = &self.classes[class].coloring;
+        // The colors of a class that has the rest change, so its members have all of them.
+        let has_rest = self.policy.classes[class].share == Share::Rest;
+        let colors = colors.filter(|_| !has_rest);
+        let chosen = chosen_of(of_class.colors(), colors.as_deref());
         let places = places_of(&self.requests.places, pid.0, started, chosen.len());
-        let portion = Portion { colors, places };
-        let is_same =
-            |member: &Member| member.started == started && Some(member.class) == class && member.portion == portion;
+        let portion = Portion { colors, places: if has_rest { Vec::new() } else { places } };
+        let own = (portion != Portion::default())
+            .then(|| of_class.of_another(chosen, of_class.cpus().to_vec()).with_places(portion.places.clone()));
+        let is_same = |member: &Member| {
+            member.started == started && member.class == class && member.portion.colors == portion.colors
+        };
         if let Some(member) = self.members.get_mut(&pid.0).filter(|member| is_same(member)) {
             // It may have executed another program.
             member.name.clone_from(&facts.name);
+            if member.portion != portion {
+                (member.portion, member.own) = (portion, own);
+                (member.vitals, member.next) = (None, now);
+            }
             return;
         }
-        self.members.remove(&pid.0);
-        let now = Instant::now();
-        let Some(class) = class else { return };
-        let own = (portion != Portion::default()).then(|| {
-            let of_class = &self.classes[class].coloring;
-            of_class.of_another(chosen, of_class.cpus().to_vec()).with_places(portion.places.clone())
-        });
         let member = Member {
             name: facts.name.clone(),
             started,

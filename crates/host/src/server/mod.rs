@@ -51,6 +51,8 @@ const GROWING: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_secs(1);
 /// Time after which a member is inspected though nothing seems to have happened.
 const INSPECT_ANYWAY: Duration = Duration::from_secs(60);
+/// Time that measuring some frames of the reserve takes at most where the caches are not busy.
+const MEASURED: Duration = Duration::from_millis(200);
 /// Time between two refills of the reserve.
 const REFILL: Duration = Duration::from_secs(1);
 /// Share of the time in which some task waits for memory, in percent, above which the reserve is given back, and below which it is taken again.
@@ -334,14 +336,16 @@ impl Server {
 
     /// Measures some frames of the reserve whose colors are unknown. Returns whether there were any to measure now.
     fn measures_reserve(&mut self) -> bool {
-        if Instant::now() < self.next_measuring {
+        let begin = Instant::now();
+        if begin < self.next_measuring {
             return false;
         }
-        // Where the caches are too busy for tests, they are made later.
-        self.all.measure_reserve().unwrap_or_else(|_| {
+        let measured = self.all.measure_reserve();
+        // Where the caches are too busy for tests, they are made later, so that members do not wait.
+        if measured.is_err() || begin.elapsed() > MEASURED {
             self.next_measuring = Instant::now() + DECIDE_AGAIN;
-            false
-        })
+        }
+        measured.unwrap_or(false)
     }
 
     /// Returns the member that is due at `time` and comes next, and whether its class has the rest.

@@ -155,28 +155,40 @@ pub enum RequestError {
         pid: i32,
     },
     /// The process is in no class.
-    #[error("process {pid} is in no class\n  hint: isochrome policy join CLASS --pid {pid} puts it into one")]
+    #[error("process {pid} is in no class\n  hint: isochrome policy explain {pid} says why")]
     InNoClass {
         /// The process.
         pid: i32,
     },
-    /// The part of the memory is empty, or goes beyond the end of the addresses.
-    #[error("{bytes} bytes from {start:#x} on are no part of a memory")]
+    /// The memory is empty, or goes beyond the end of the addresses.
+    #[error("{bytes} bytes from {start:#x} on: an address and a size of memory are needed")]
     NoMemory {
         /// Address of the first byte.
         start: u64,
         /// Size in bytes.
         bytes: u64,
     },
-    /// The process has too many places.
+    /// The process has no such colors.
+    #[error("process {pid} has {count} colors, 0 to {}, and `{colors}` lists others\n  hint: color 0 is its first one", count - 1)]
+    ColorsOutOfRange {
+        /// The process.
+        pid: i32,
+        /// The requested colors.
+        colors: String,
+        /// Number of its colors.
+        count: usize,
+    },
+    /// The process or its user has too many places.
     #[error(
-        "process {pid} has {most} places, which is the most there can be\n  hint: give up one, or take larger ones"
+        "process {pid} would have more than {most} places, or its user more than {of_user}\n  hint: give up some, or take larger ones"
     )]
     TooManyPlaces {
         /// The process.
         pid: i32,
         /// Most places of a process.
         most: usize,
+        /// Most places of a user.
+        of_user: usize,
     },
     /// The user has too many processes in classes by request.
     #[error(

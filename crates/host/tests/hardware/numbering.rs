@@ -66,7 +66,6 @@ pub fn what_was_learned_under_numbers_that_another_command_has_replaced_is_forgo
     let (machine, _) = Sysfs::system().machine().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let find = || numbered(&machine, folder.path(), None).unwrap();
-    let adopt = |known: &mut KnownColors, found: Ready| known.adopt(found.reference, found.numbers);
     let first = find().reference;
     let file = folder.path().join(format!("reference-l{}", first.level));
     let mut known = KnownColors::measured(first, None, false, allowed_cpus());
@@ -76,12 +75,12 @@ pub fn what_was_learned_under_numbers_that_another_command_has_replaced_is_forgo
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let page = (address, pagemap::entries(&pagemap, address / page_bytes() as u64, 1).unwrap()[0]);
     known.learn(1, page, Color(0));
-    assert_eq!((adopt(&mut known, find()), known.of(1, page)), (Numbers::Kept, Some(Color(0))));
+    assert_eq!((known.adopt(find()), known.of(1, page)), (Numbers::Kept, Some(Color(0))));
 
     std::fs::remove_file(file).unwrap();
     let others = find();
     assert_eq!((others.numbers, find().numbers), (Numbers::New, Numbers::Kept));
-    assert_eq!((adopt(&mut known, find()), known.of(1, page)), (Numbers::Replaced, None));
+    assert_eq!((known.adopt(find()), known.of(1, page)), (Numbers::Replaced, None));
 }
 
 pub fn frames_of_a_reserve_are_measured_by_tests_of_this_process() {
@@ -89,14 +88,16 @@ pub fn frames_of_a_reserve_are_measured_by_tests_of_this_process() {
     let folder = tempfile::tempdir().unwrap();
     let reference = numbered(&machine, folder.path(), None).unwrap().reference;
     let measured = || KnownColors::measured(reference.clone(), None, false, allowed_cpus());
-    let (mut first, mut second) = (measured(), measured());
+    let (first, second) = (measured(), measured());
+    let cpus = allowed_cpus();
     let mut reserve = Reserve::new(&first, Bytes(8 << 20)).unwrap();
     assert_eq!((reserve.held(), reserve.listed(), reserve.has_unknown()), (2048, 0, true));
-    for known in [&mut first, &mut second] {
+    for known in [&first, &second] {
         // What the other one has measured is unknown to this one.
         reserve.refill(known);
         while reserve.has_unknown() {
-            known.renew_and(folder.path(), 1, |known, tester, _| reserve.measure(known, tester)).unwrap();
+            let measure = || reserve.measure(known, &mut reference.tester(1)?.expect("the pages are there"));
+            on_a_cpu(&cpus, measure).unwrap();
         }
         assert!(100 * reserve.listed() > 99 * 2048, "{} of 2048", reserve.listed());
     }

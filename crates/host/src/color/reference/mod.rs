@@ -229,14 +229,12 @@ impl Reference {
     ///
     /// Fails with [`ColorError::ReferenceInDoubt`] if too many pages stay undecided.
     fn checked(mut self, seed: u64) -> Result<Option<Ready>, ColorError> {
-        let Some(arena) = self.map() else { return Ok(None) };
-        let line_bytes = self.geometry.line_bytes.0 as usize;
-        let eviction_test = match LocalEvictionTest::new(arena, line_bytes, &self.sets, true, self.traversal, seed) {
+        let mut tester = match self.tester(seed) {
             // This error also occurs if no set evicts its own pages.
-            Err(ColorError::TimingBlurred { .. }) => return Ok(None),
-            eviction_test => eviction_test?,
+            Err(ColorError::TimingBlurred { .. }) | Ok(None) => return Ok(None),
+            Ok(Some(tester)) => tester,
+            Err(error) => return Err(error),
         };
-        let mut tester = Tester::new(eviction_test, self.sets.clone(), seed);
         let answers = match tester.classify_sets(Effort::STATEMENT) {
             Err(ColorError::ReferenceMixed { .. }) => return Ok(None),
             answers => answers?,
@@ -253,6 +251,17 @@ impl Reference {
         self.sets = sets;
         tester.set_sets(self.sets.clone());
         Ok(Some(Ready { reference: self, tester, numbers: Numbers::Kept }))
+    }
+
+    /// Returns a tester that uses these pages in this process, without a check of their colors; `None` if the pages cannot be mapped. Tests carry
+    /// controls, which show whether the pages have lost their colors.
+    ///
+    /// Fails with [`ColorError::TimingBlurred`].
+    pub fn tester(&self, seed: u64) -> Result<Option<Tester<LocalEvictionTest>>, ColorError> {
+        let Some(arena) = self.map() else { return Ok(None) };
+        let line_bytes = self.geometry.line_bytes.0 as usize;
+        let eviction_test = LocalEvictionTest::new(arena, line_bytes, &self.sets, true, self.traversal, seed)?;
+        Ok(Some(Tester::new(eviction_test, self.sets.clone(), seed)))
     }
 
     /// Maps the pages privately, because other processes use them. Returns `None` if the file cannot be mapped.
