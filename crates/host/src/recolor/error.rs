@@ -264,8 +264,10 @@ mod tests {
 
     #[test]
     fn a_process_whose_memory_is_gone_has_ended() {
-        let mut program = std::process::Command::new("true").spawn().unwrap();
+        let mut program = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        // Once it has ended, its memory cannot be opened any more.
         let memory = std::fs::File::open(format!("/proc/{}/mem", program.id())).unwrap();
+        program.kill().unwrap();
         program.wait().unwrap();
         let source = std::os::unix::fs::FileExt::read_exact_at(&memory, &mut [0; 8], 4096).unwrap_err();
         assert!(RecolorError::Memory { pid: 1, source }.is_gone());
