@@ -212,7 +212,7 @@ impl Pool {
         });
     }
 
-    /// Chooses a page of the pool for each page off color; `None` for those for which there is none left.
+    /// Chooses a page of the pool for each page off color; `None` where no suitable page is left.
     ///
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
     /// color is not much ahead, because neighbors are moved together.

@@ -56,7 +56,7 @@ pub struct Placing {
     /// Number of the process; `None` for the process that asks.
     #[serde(default)]
     pub pid: Option<i32>,
-    /// Address of the first byte. All pages with bytes of the part belong to it.
+    /// Address of the first byte. The place has all pages that contain bytes of the memory.
     pub start: u64,
     /// Size in bytes.
     pub bytes: u64,
@@ -221,7 +221,7 @@ mod tests {
         assert!(matches!(refused(0, page, "4"), RequestError::ColorsOutOfRange { .. }));
         assert!(matches!(refused(page, page, "0"), RequestError::TooManyPlaces { .. }));
         assert_eq!(all, before);
-        // One in the stead of another is none too many.
+        // A place that replaces another one is accepted.
         enter(&mut all, 0, page, "1").unwrap();
         let of_another = Placed { owner: Owner { pid: 1, ..own() }, ..all[0].clone() };
         all.extend(vec![of_another; PLACES_OF_USER_MAX]);
