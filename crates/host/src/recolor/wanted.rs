@@ -28,7 +28,7 @@ pub struct Wanted<'a> {
     pub places: &'a [Place],
 }
 
-/// A part of a process's memory whose pages may have some of the allowed colors only. [Liedtke1997, §5.2]
+/// A part of a process's memory whose pages may have some of the allowed colors only. [Liedtke1997, §5.1]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// First address.

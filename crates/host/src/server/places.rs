@@ -1,4 +1,5 @@
-//! Places: parts of a process's memory that have some of the colors of its class only, by request of the process. [Liedtke1997, §5.2]
+//! Places: parts of a process's memory that have some of the colors of its class only, by request of the process. [Liedtke1997, §5.1: any application can determine the
+//! color of any of its pages within the set of colors that it has]
 //!
 //! A matrix may have the first two colors of the class and the table beside it the third, so that one does not evict the other.
 
