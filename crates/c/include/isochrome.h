@@ -62,7 +62,7 @@ int isochrome_recolor_me(const char *colors, const char *palette);
  * policy, or have been started by `isochrome exec --class`. The pages are moved while the process runs, those touched later as well. Pages that
  * the memory shares with other data get the colors too. Neither children of the process nor a program that it executes have the places.
  *
- * memory, bytes: any part of the memory; what earlier places have in common with it is cut off them. At most 64 places per process.
+ * memory, bytes: any memory of the process. Where places overlap, the later one counts. At most 64 places per process.
  * colors: a list such as "0-1", where 0 is the first color of this process; NULL for all of them again.
  *
  * 0, or -1 if no server runs, the process is in no class, or there are no such colors. */

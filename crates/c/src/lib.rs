@@ -9,7 +9,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::ptr;
@@ -23,7 +22,7 @@ use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::run::marks::{Edge, MarkWriter};
 use isochrome_host::server::places::Placing;
-use isochrome_host::server::socket::{self, Ask, Say};
+use isochrome_host::server::socket::{self, Ask};
 use isochrome_host::sys::clock;
 use isochrome_host::sys::memory::page_bytes;
 use isochrome_model::palette::Palette;
@@ -260,21 +259,6 @@ pub unsafe extern "C" fn isochrome_recolor_me(colors: *const c_char, palette: *c
     }
 }
 
-/// Asks the memory server to keep memory of this process on `colors`, which are some of those of its class, or on all of them. The error is the reason
-/// why it does not, with a hint.
-fn place(start: usize, bytes: usize, colors: Option<String>) -> Result<(), String> {
-    let placing = Placing { pid: None, start: start as u64, bytes: bytes as u64, colors };
-    let folder = socket::folder().map_err(|error| error.to_string())?;
-    match socket::ask(&folder, Ask::Place(placing)) {
-        Ok(Say::Error(error)) => Err(error),
-        Ok(_) => Ok(()),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            Err("no server runs\n  hint: isochrome serve --config FILE".to_owned())
-        }
-        Err(error) => Err(error.to_string()),
-    }
-}
-
 /// Has the memory server keep memory of this process on some of its colors; -1 if it does not. See the header.
 ///
 /// # Safety
@@ -284,10 +268,11 @@ fn place(start: usize, bytes: usize, colors: Option<String>) -> Result<(), Strin
 pub unsafe extern "C" fn isochrome_place(memory: *const c_void, bytes: usize, colors: *const c_char) -> c_int {
     // SAFETY: by the contract `colors` points to a string that ends with a zero byte unless it is null.
     let colors = (!colors.is_null()).then(|| unsafe { CStr::from_ptr(colors) }.to_string_lossy().into_owned());
-    match place(memory.addr(), bytes, colors) {
-        Ok(()) => 0,
+    let placing = Placing { pid: None, start: memory.addr() as u64, bytes: bytes as u64, colors };
+    match socket::ask_server(Ask::Place(placing)) {
+        Ok(_) => 0,
         Err(error) => {
-            fail(error);
+            fail(error.to_string());
             -1
         }
     }

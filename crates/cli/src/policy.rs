@@ -49,22 +49,9 @@ fn assigned(policy: &Policy, level: Option<u8>) -> Result<Vec<Assigned>> {
     Ok(policy::assign(policy, count, Bytes(geometry.cache_bytes().0 / u64::from(count.max(1))))?)
 }
 
-/// Sends a request to the running server: this user's own, else the machine's.
-fn ask(what: Ask) -> Result<Say> {
-    match socket::ask(&socket::folder()?, what) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            bail!("no server runs\n  hint: isochrome serve --config FILE")
-        }
-        answer => match answer.context("the server does not answer")? {
-            Say::Error(error) => bail!("{error}"),
-            say => Ok(say),
-        },
-    }
-}
-
 /// Returns what the server says to a request in words.
 fn ask_text(what: Ask) -> Result<String> {
-    match ask(what)? {
+    match socket::ask_server(what)? {
         Say::Text(text) => Ok(text),
         _ => bail!("the server answers something else"),
     }
@@ -160,7 +147,7 @@ pub fn run(verb: &PolicyVerb) -> Result<Verdict> {
         PolicyVerb::Status { json, follow } => {
             let mut last = 0;
             loop {
-                let Say::Changed(number, status) = ask(Ask::Next(last))? else {
+                let Say::Changed(number, status) = socket::ask_server(Ask::Next(last))? else {
                     bail!("the server answers something else")
                 };
                 if number != last {

@@ -111,8 +111,8 @@ pub fn places_of(all: &[Placed], pid: i32, started: u64, colors: usize) -> Vec<P
     places
 }
 
-/// Enters the place that user `uid` asks for by `placing` into `all`, for the process `owner`, which has `count` colors. What earlier places of the process
-/// have in common with it is cut off them: pages at their ends, where two arrays meet, or all. Returns the place in words.
+/// Enters the place that user `uid` asks for by `placing` into `all`, for the process `owner`, which has `count` colors. Where it
+/// overlaps earlier places of the process, these are cut, so that two arrays may meet in a page. Returns the place in words.
 ///
 /// Fails with [`RequestError::ColorsOutOfRange`], [`RequestError::NoMemory`] and [`RequestError::TooManyPlaces`].
 pub fn enter(

@@ -102,7 +102,7 @@ pub fn path_in(folder: &Path) -> PathBuf {
 /// Returns the folder of the server to ask: this user's own where a server has run there, else the machine's.
 ///
 /// Fails as [`runtime::machines`] does.
-pub fn folder() -> Result<PathBuf, SystemError> {
+fn folder() -> Result<PathBuf, SystemError> {
     let own = runtime::folder();
     let of_machine = if path_in(&own).exists() { None } else { runtime::machines()? };
     Ok(of_machine.unwrap_or(own))
@@ -166,6 +166,35 @@ pub fn answer(line: &[u8], peer: Peer, answerer: &Answerer) -> Answer {
         Err(error) => Say::Error(format!("not understood: {error}")),
     };
     Answer { version: VERSION, say }
+}
+
+/// Error of a request to the server.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// No server runs.
+    #[error("no server runs\n  hint: isochrome serve --config FILE")]
+    NoServer,
+    /// The server gives this reason why it does not do it.
+    #[error("{0}")]
+    Refused(String),
+    /// The server cannot be reached, or its answer cannot be read.
+    #[error("the server does not answer: {0}")]
+    NoAnswer(#[source] io::Error),
+    /// The folder of the machine's server cannot be trusted.
+    #[error("{0}")]
+    System(#[from] SystemError),
+}
+
+/// Sends a request to the server that runs, this user's own or else the machine's, and returns the answer.
+pub fn ask_server(what: Ask) -> Result<Say, AskError> {
+    match ask(&folder()?, what) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Err(AskError::NoServer)
+        }
+        Err(error) => Err(AskError::NoAnswer(error)),
+        Ok(Say::Error(reason)) => Err(AskError::Refused(reason)),
+        Ok(say) => Ok(say),
+    }
 }
 
 /// Sends a request to the server whose socket is in `folder`, and returns the answer. If the server has too many clients, the request is repeated for

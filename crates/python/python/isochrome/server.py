@@ -18,12 +18,11 @@ MACHINES = Path("/run/isochrome")
 
 
 def place(memory: Any, colors: str | None) -> str:
-    """Keeps `memory`, a numpy array or anything else with a buffer that can be written to, on some of this process's colors, and returns what was done in words.
+    """Keeps `memory`, a numpy array or another writable buffer, on some of this process's colors, and returns what was done in words.
 
     The process must be in a class of the server's policy, or have been started by `isochrome exec --class`. `colors` is a list such as "0-1", where
     0 is the first color of the process; None is all of them again. The pages are moved while the process runs, with all else that lies on
-    them. What later places have in common with
-    earlier ones is cut off these.
+    them. Where places overlap, the later one counts.
 
     Raises IsochromeError if no server runs, the process is in no class, or there are no such colors.
     """
