@@ -119,9 +119,9 @@ impl Reserve {
         self.free.iter().map(Vec::len).sum()
     }
 
-    /// Returns the number of listed frames of `colors`.
-    pub fn available(&self, colors: &[Color]) -> usize {
-        colors.iter().filter_map(|color| self.free.get(usize::from(color.0))).map(Vec::len).sum()
+    /// Returns the number of listed frames of each of `colors`.
+    pub fn available(&self, colors: &[Color]) -> Vec<usize> {
+        colors.iter().map(|color| self.free.get(usize::from(color.0)).map_or(0, Vec::len)).collect()
     }
 
     /// Returns the number of frames that were given away and not replaced.
@@ -143,20 +143,23 @@ impl Reserve {
         self.empty.iter().for_each(|page| self.arena.release(*page));
     }
 
-    /// Frees at most `count` frames, the same number of each of `colors` while it has any left. Returns how many were freed.
+    /// Frees at most `count` frames of `colors`, of each color at most as many as its place in `numbers` states, and lowers these numbers. Returns
+    /// how many were freed.
     ///
     /// The next pages that are touched on this CPU get these frames, so the caller must stay on the CPU.
-    pub fn give(&mut self, colors: &[Color], count: usize) -> usize {
+    pub fn give(&mut self, colors: &[Color], numbers: &mut [usize], count: usize) -> usize {
         let mut given = 0;
         while given < count {
             let round = given;
-            for color in colors {
+            for (color, number) in colors.iter().zip(&mut *numbers) {
                 if given < count
+                    && *number > 0
                     && let Some(page) = self.free.get_mut(usize::from(color.0)).and_then(Vec::pop)
                 {
                     self.arena.release(page);
                     self.empty.push(page);
                     given += 1;
+                    *number -= 1;
                 }
             }
             if given == round {
@@ -172,20 +175,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_given_of_all_colors_alike_until_all_are_given() {
+    fn as_many_frames_of_each_color_are_given_as_requested_and_left() {
         let known = KnownColors::of_bits(16);
         let mut reserve = Reserve::new(&known, Bytes(4 << 20)).unwrap();
         // Page i is taken to have frame i, so each of the 16 colors has 64 pages.
         reserve.list(&known, (0..1024).map(|frame| Some(FrameNumber(frame))).collect());
         let colors = [Color(1), Color(2)];
-        assert_eq!((reserve.available(&colors), reserve.held()), (128, 1024));
-        assert_eq!(reserve.give(&colors, 20), 20);
-        assert_eq!(colors.map(|color| reserve.available(&[color])), [54, 54]);
-        assert_eq!((reserve.give(&colors, usize::MAX), reserve.given()), (108, 128));
-        assert_eq!(reserve.give(&colors, 1), 0);
+        assert_eq!((reserve.available(&colors), reserve.held()), (vec![64, 64], 1024));
+        let mut numbers = [30, 5];
+        assert_eq!((reserve.give(&colors, &mut numbers, 20), numbers), (20, [15, 0]));
+        assert_eq!(reserve.available(&colors), [49, 59]);
+        assert_eq!((reserve.give(&colors, &mut numbers, 20), numbers), (15, [0, 0]));
+        // No more are left than these.
+        assert_eq!((reserve.give(&colors, &mut [1000, 0], 1000), reserve.given()), (34, 69));
+        assert_eq!(reserve.give(&colors, &mut [1, 0], 1), 0);
         reserve.refill(&known);
         assert_eq!((reserve.given(), reserve.held()), (0, 1024));
         reserve.give_back(&known);
-        assert_eq!((reserve.held(), reserve.available(&colors)), (0, 0));
+        assert_eq!((reserve.held(), reserve.available(&colors)), (0, vec![0, 0]));
     }
 }

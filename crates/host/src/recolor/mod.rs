@@ -355,14 +355,14 @@ fn draw_from_reserve(
     let Some(reserve) = wanted.reserve else { return Ok(()) };
     let mut reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let lacking = classified.off_color.len().saturating_sub(pool.slots.len());
         let room = area.untouched(Needs::of(classified, wanted).as_any(), wanted) as usize / page_bytes();
-        let count = lacking.min(room).min(reserve.available(wanted.colors));
+        let mut numbers = pool.needed_of_reserve(classified, wanted, &reserve.available(wanted.colors), room);
+        let count: usize = numbers.iter().sum();
         if count == 0 {
             return Ok(());
         }
         let (start, before) = (area.touched, pool.slots.len());
-        area.touch_handed(count, pauses, |frames| reserve.give(wanted.colors, frames))?;
+        area.touch_handed(count, pauses, |frames| reserve.give(wanted.colors, &mut numbers, frames))?;
         let pages = touched_pages(pid, start, area.touched)?;
         find_frames(pid, regions, wanted, (area, pool), pages, classified, pauses)?;
         if pool.slots.len().saturating_sub(before) < count / 2 {

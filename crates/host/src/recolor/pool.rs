@@ -121,14 +121,53 @@ impl Pool {
         (bytes > 0).then_some(Draw { bytes, huge })
     }
 
+    /// Returns the number of slots of each allowed color.
+    fn found(&self, wanted: &Wanted) -> Vec<usize> {
+        let mut found = vec![0; wanted.colors.len()];
+        self.slots.iter().for_each(|slot| found[slot.color] += 1);
+        found
+    }
+
+    /// Returns how many frames of each allowed color to take from a reserve that has `available` of them, at most `room` in all.
+    ///
+    /// What places need comes first. The other pages get an even share of the colors as far as the reserve has them, and more of those that are
+    /// left otherwise.
+    pub fn needed_of_reserve(
+        &self,
+        classified: &Classified,
+        wanted: &Wanted,
+        available: &[usize],
+        mut room: usize,
+    ) -> Vec<usize> {
+        let (Needs { of_places, any }, found) = (Needs::of(classified, wanted), self.found(wanted));
+        let mut taken = vec![0; available.len()];
+        for (at, needed) in of_places.iter().enumerate() {
+            taken[at] = needed.saturating_sub(found[at]).min(available[at]).min(room);
+            room -= taken[at];
+        }
+        let for_any: usize = found.iter().zip(&of_places).map(|(found, needed)| found.saturating_sub(*needed)).sum();
+        let mut open = any.saturating_sub(for_any).min(room);
+        while open > 0 {
+            let before = open;
+            for (taken, available) in taken.iter_mut().zip(available) {
+                let one = usize::from(open > 0 && *taken < *available);
+                *taken += one;
+                open -= one;
+            }
+            if open == before {
+                break;
+            }
+        }
+        taken
+    }
+
     /// Returns the frames that are missing for all pages off color, and for each color to get three quarters of an even share.
     ///
     /// A full even share is not demanded: the last frames of the scarcest color would cost as much memory as all others together.
     pub fn lacking(&self, classified: &Classified, wanted: &Wanted) -> Lacking {
         let count = wanted.colors.len();
         let Needs { of_places, any } = Needs::of(classified, wanted);
-        let mut found = vec![0; count];
-        self.slots.iter().for_each(|slot| found[slot.color] += 1);
+        let found = self.found(wanted);
         let mut held = vec![0; count];
         classified.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
         let share = (held.iter().sum::<usize>() + any) / count;
@@ -326,6 +365,11 @@ mod tests {
         let pool = Pool { slots: (0..40).map(|n| slot(n * page, n % 4, true)).collect(), ..Pool::default() };
         let lacking = pool.lacking(&classified, &wanted);
         assert_eq!((lacking.frames, lacking.scarce), (8, 10), "16 + 4 of the second, 3/4 of an even share of the rest");
+        // From a reserve come the 6 more that places need of the second color. Of the 24 others 22 have a slot: 10, 0, 6 and 6.
+        let of_reserve = |available: [usize; 4], room| pool.needed_of_reserve(&classified, &wanted, &available, room);
+        assert_eq!(of_reserve([9, 9, 9, 9], 100), [1, 7, 0, 0]);
+        assert_eq!(of_reserve([0, 9, 0, 9], 100), [0, 7, 0, 1]);
+        assert_eq!((of_reserve([9, 4, 0, 0], 100), of_reserve([9, 9, 9, 9], 3)), (vec![2, 4, 0, 0], vec![0, 3, 0, 0]));
         let chosen = pool.choose(&mut classified, &wanted, &|_| false);
         let colors: Vec<Option<usize>> = chosen.iter().map(|slot| slot.map(|slot| slot.color)).collect();
         assert!(colors[32..].iter().flatten().all(|color| *color == 1), "{colors:?}");
