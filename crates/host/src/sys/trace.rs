@@ -282,7 +282,7 @@ pub fn detach(thread: ThreadId, signal: i32) -> io::Result<()> {
 }
 
 /// Time within which a thread usually reports after a request.
-const SOON: Duration = Duration::from_micros(100);
+const SOON: Duration = Duration::from_micros(25);
 
 /// Waits until `thread` reports an event, and returns the event.
 ///
