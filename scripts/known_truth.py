@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Runs `isochrome compare` on programs whose loss is known, and counts how often its interval holds the loss.
 
-The victim walks over some KiB in random order once in every period, beside a writer on the same CPU. The writer takes all of the walk's lines from
-the cache in every gap, so a walk among the pages of both takes longer by the refill time, which is measured before each run by `isochrome job walk KIB
---refill`. On its own colors it keeps its lines. With a neighbor that only spins nothing is lost either way.
+The victim walks over some KiB in random order once in every period, beside a writer on the same CPU. What a walk loses to the writer is measured
+without colors, before and after each run: the victim runs beside a writer and beside a program that only spins, in turn for half a second each in
+random order, and the medians of its walks are compared. So what is lost without a writer, to the kernel or to others on the host, is no part of
+it. On its own colors the victim keeps what the writer would take. It gets three quarters of the colors, so that the smaller cache costs it little.
+Beside the spinner nothing is lost either way.
 
     scripts/known_truth.py --tool target/release/isochrome --runs 20 --kib 64,128,256 --rates 50,500,2000
 
@@ -12,17 +14,73 @@ Prints a line for each run, then how many intervals held the prediction, and how
 
 import argparse
 import json
-import re
+import os
+import random
+import signal
+import statistics
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
+
+WRITER = ("write", "1024")
+SPINNER = ("spin", "1000")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def refill_us(tool, cpu, kib):
-    text = subprocess.run(["taskset", "-c", cpu, tool, "job", "walk", str(kib), "--refill"], check=True, capture_output=True, text=True).stdout
-    return float(re.search(r"refill ([0-9.]+) us", text)[1])
+def color_count(cpu):
+    """Number of page colors of the second cache level."""
+    for index in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+        if (index / "level").read_text().strip() == "2":
+            return int((index / "size").read_text().strip().removesuffix("K")) * 1024 // int((index / "ways_of_associativity").read_text()) // PAGE
+    sys.exit("the kernel does not say how large the second level is\n  hint: --colors")
+
+
+class Walks:
+    """The walks of a victim, read while it runs: when each ended and how long it took, in us."""
+
+    def __init__(self, command):
+        self.victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.seen = []
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.victim.stdout:
+            self.seen.append((time.monotonic(), float(line.split()[1])))
+
+    def end(self):
+        self.victim.kill()
+        self.reader.join()
+        self.victim.wait()
+        return self.seen
+
+
+def lost_us(arguments, kib, period_us, rng):
+    """By how much a walk is longer beside the writer than beside the spinner, in us: the difference of the medians."""
+    on_cpu = ["taskset", "-c", arguments.cpu, arguments.tool, "job"]
+    neighbors = [subprocess.Popen([*on_cpu, *what, "--every", "0s"], stdout=subprocess.DEVNULL) for what in (WRITER, SPINNER)]
+    [neighbor.send_signal(signal.SIGSTOP) for neighbor in neighbors]
+    walks = Walks([*on_cpu, "walk", str(kib), "--every", f"{period_us}us"])
+    phases = []
+    for _ in range(arguments.turns):
+        for kind in rng.sample((0, 1), 2):
+            neighbors[kind].send_signal(signal.SIGCONT)
+            begin = time.monotonic()
+            time.sleep(0.5)
+            phases.append((begin + 0.1, time.monotonic(), kind))
+            neighbors[kind].send_signal(signal.SIGSTOP)
+    seen = walks.end()
+    for neighbor in neighbors:
+        neighbor.kill()
+        neighbor.wait()
+    beside = [[took for begin, end, of in phases if of == kind for when, took in seen if begin < when < end] for kind in (0, 1)]
+    return statistics.median(beside[0]) - statistics.median(beside[1])
 
 
 def compare(arguments, neighbor, kib, period_us, seed):
+    neighbor = " ".join(neighbor)
     on_cpu = f"taskset -c {arguments.cpu} {arguments.tool} job"
     command = [
         arguments.tool, "compare", "--json", "--seed", str(seed), "--colors", arguments.colors,
@@ -46,29 +104,34 @@ def main():
     parser.add_argument("--kib", default="64,128,256")
     parser.add_argument("--rates", default="50,500,2000", help="walks per second")
     parser.add_argument("--cpu", default="1")
-    parser.add_argument("--colors", default="16")
+    parser.add_argument("--colors", help="colors of the victim [default: three quarters of those of the second level]")
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--window", default="500ms")
+    parser.add_argument("--turns", type=int, default=16, help="half seconds beside each neighbor, before and after a run, to predict the loss")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    arguments.colors = arguments.colors or str(color_count(arguments.cpu) * 3 // 4)
     kib, rates = ([int(number) for number in text.split(",")] for text in (arguments.kib, arguments.rates))
     held = claimed = seen = 0
+    rng = random.Random(arguments.seed)
     for run in range(arguments.runs):
-        size, rate = kib[run % len(kib)], rates[run // len(kib) % len(rates)]
+        size, rate = kib[run // len(rates) % len(kib)], rates[run % len(rates)]
         period = round(1e6 / rate)
-        predicted = -refill_us(arguments.tool, arguments.cpu, size)
-        result = compare(arguments, "write 1024", size, period, arguments.seed + run)
+        before = -lost_us(arguments, size, period, rng)
+        result = compare(arguments, WRITER, size, period, arguments.seed + run)
+        after = -lost_us(arguments, size, period, rng)
+        predicted = (before + after) / 2
         effect, base = result["effect"], None
         if effect and effect["interval"]:
             base = spread_us(result)
             low, high = (share * base for share in effect["interval"])
             held += low <= predicted <= high
             seen += high < 0
-            print(f"{size} KiB {rate}/s writer: predicted {predicted:.2f} us, found {effect['estimate'] * base:.2f} ({low:.2f} to {high:.2f}) us of {base:.2f}, "
+            print(f"{size} KiB {rate}/s writer: predicted {predicted:.2f} us ({before:.2f} before, {after:.2f} after), found {effect['estimate'] * base:.2f} ({low:.2f} to {high:.2f}) us of {base:.2f}, "
                   f"p {result['p']:.4f}, {effect['blocks']} blocks", flush=True)
         else:
             print(f"{size} KiB {rate}/s writer: no interval: {result['ended']}", flush=True)
-        result = compare(arguments, "spin 1000", size, period, arguments.seed + run)
+        result = compare(arguments, SPINNER, size, period, arguments.seed + run)
         effect = result["effect"]
         interval = effect and effect["interval"]
         is_claimed = bool(interval and (interval[0] > 0 or interval[1] < 0))
