@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python lint bench results torture compat emulated
+.PHONY: demo check test test-python lint bench results torture compat emulated matrix
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -74,17 +74,22 @@ compat: toolchain
 	fi
 	$(PYTHON) scripts/compat.py --binary $(or $(CARGO_TARGET_DIR),target)/release/isochrome || [ $$? -eq 3 ]
 
-# Boots an emulated machine with systemd as process 1, and checks the memory server in it. The program is linked statically, so that it runs on
-# any release of Debian. Root gets the packages that are not there.
+# Boots an emulated machine with systemd as process 1, and checks the memory server in it; `matrix` boots one for each of several kernels, and checks there
+# that pages are moved. The program is linked statically, so that it runs on any release of Debian. Root gets the packages that are not there.
 EMULATED := x86_64-unknown-linux-musl
-emulated: toolchain python
+emulated: emulator
+	$(PYTHON) scripts/emulated.py --binary $(or $(CARGO_TARGET_DIR),target)/$(EMULATED)/release/isochrome
+matrix: emulator
+	$(PYTHON) scripts/matrix.py --binary $(or $(CARGO_TARGET_DIR),target)/$(EMULATED)/release/isochrome
+
+.PHONY: emulator
+emulator: toolchain python
 	rustup target add $(EMULATED)
 	$(CARGO) build --release --locked -p isochrome-cli --target $(EMULATED)
 	if [ "$$(id -u)" -eq 0 ] && ! { command -v mmdebstrap && command -v qemu-system-x86_64 && command -v mke2fs; } >/dev/null; then \
 	  apt-get update; \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mmdebstrap qemu-system-x86 e2fsprogs binutils; \
 	fi
-	$(PYTHON) scripts/emulated.py --binary $(or $(CARGO_TARGET_DIR),target)/$(EMULATED)/release/isochrome
 
 .PHONY: toolchain python
 python:

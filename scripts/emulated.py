@@ -4,6 +4,7 @@
     scripts/emulated.py --binary target/release/isochrome                    # the checks of the memory server
     scripts/emulated.py --binary target/release/isochrome --only 'member*'
     scripts/emulated.py --binary target/release/isochrome --suite bookworm --kernel-suite bookworm-backports
+    scripts/emulated.py --checks scripts/emulated/kernels --kernel linux-image-rt-amd64 --kernel-suite bookworm
     scripts/emulated.py --list
 
 The image is made from Debian's packages by mmdebstrap, the kernel is Debian's as well. Both are made once and kept in the folder of --folder, where
@@ -260,6 +261,12 @@ def stripped(binary, folder):
     return small.read_bytes()
 
 
+def limit_s(check):
+    """Longest time that a check may take, in s: what its text says, as in `# Takes at most 900 s.`"""
+    said = re.search(r"^# Takes at most (\d+) s\.$", check.read_text(), re.MULTILINE)
+    return int(said[1]) if said else 300
+
+
 def payload(options, checks):
     """What the machine has besides Debian: name -> (content, mode)."""
     serve = ROOT / "examples/serve"
@@ -274,15 +281,25 @@ def payload(options, checks):
         "etc/isochrome/bits.json": (palette.encode(), 0o644),
         "etc/systemd/system/emulated.service": ((HERE / "emulated.service").read_bytes(), 0o644),
         "emulated/run": ((HERE / "run").read_bytes(), 0o755),
-        "emulated/order": ("".join(check.name + "\n" for check in checks).encode(), 0o644),
+        "emulated/order": ("".join(f"{limit_s(check)} {check.name}\n" for check in checks).encode(), 0o644),
     }
-    for path in sorted(options.checks.iterdir()):
+    for path in [*HERE.glob("*.py"), *sorted(options.checks.iterdir())]:
         if path.is_file():
             files[f"emulated/checks/{path.name}"] = (path.read_bytes(), 0o755)
     return files
 
 
 # The machine
+
+
+def numa(options):
+    """Arguments of the emulator for nodes that have equal parts of the memory and of the CPUs."""
+    arguments = []
+    for node in range(options.nodes if options.nodes > 1 else 0):
+        first, last = (options.cpus * at // options.nodes for at in (node, node + 1))
+        arguments += ["-object", f"memory-backend-ram,id=node{node},size={options.memory // options.nodes}M"]
+        arguments += ["-numa", f"node,nodeid={node},cpus={first}-{last - 1},memdev=node{node}"]
+    return arguments
 
 
 def boot(options, kernel, disk, initial, folder):
@@ -295,10 +312,10 @@ def boot(options, kernel, disk, initial, folder):
     tap.touch()
     command = [
         *emulator,
-        *["-accel", "tcg,thread=multi", "-smp", str(options.cpus), "-m", options.memory, "-nodefaults", "-display", "none", "-no-reboot"],
+        *["-accel", "tcg,thread=multi", "-smp", str(options.cpus), "-m", f"{options.memory}M", *numa(options), "-nodefaults", "-display", "none", "-no-reboot"],
         *["-kernel", str(kernel.image), "-initrd", str(folder / "initial.cpio")],
         # A machine whose kernel has panicked ends at once, and one that has not ended in time is ended.
-        *["-append", f"console={console} loglevel=5 panic=-1 systemd.show_status=no systemd.unit=emulated.service {' '.join(map('systemd.mask={}'.format, MASKED))}"],
+        *["-append", f"console={console} loglevel=5 panic=-1 systemd.show_status=no systemd.unit=emulated.service {' '.join(map('systemd.mask={}'.format, MASKED))} {options.append}"],
         *["-serial", f"file:{log}"],
         *["-drive", f"if=none,id=image,format=raw,snapshot=on,file={disk}", "-device", "virtio-blk-pci,drive=image"],
         *["-drive", f"if=none,id=results,format=raw,file={folder / 'results.tar'}", "-device", "virtio-blk-pci,drive=results"],
@@ -340,7 +357,7 @@ def tried(options, checks):
     busybox = Debian(options.folder, options.suite, debian_name).unpacked("busybox-static")
     busybox = next(path for path in (busybox / "bin/busybox", busybox / "usr/bin/busybox") if path.exists())
     disk = image(options.folder, options.suite, debian_name)
-    folder = options.folder / "results"
+    folder = options.folder / options.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     initial = initial_files(kernel, busybox, payload(options, checks))
@@ -379,6 +396,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, default=TARGET / "release/isochrome")
     parser.add_argument("--folder", type=Path, default=TARGET / "emulated", help="where the image, the kernels and the results are kept")
+    parser.add_argument("--name", default="results", help="name of the folder in there for the results of this run")
     parser.add_argument("--checks", type=Path, default=HERE / "serve", help="folder of the checks")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="run checks whose name matches, without the number in front")
     parser.add_argument("--architecture", choices=ARCHITECTURES, default="x86_64")
@@ -386,13 +404,15 @@ def main():
     parser.add_argument("--kernel", metavar="PACKAGE", help="kernel [default: linux-image-amd64 or -arm64]")
     parser.add_argument("--kernel-suite", metavar="SUITE", help="release of Debian that the kernel is from [default: that of the image]")
     parser.add_argument("--cpus", type=int, default=2)
-    parser.add_argument("--memory", default="2G")
+    parser.add_argument("--memory", type=int, default=2048, metavar="MIB")
+    parser.add_argument("--nodes", type=int, default=1, help="NUMA nodes, which share CPUs and memory")
+    parser.add_argument("--append", default="", metavar="PARAMETERS", help="further parameters of the kernel")
     parser.add_argument("--timeout", type=float, default=1800, help="longest time that the machine may run, in s")
     parser.add_argument("--list", action="store_true", help="show the checks")
     options = parser.parse_args()
     options.kernel_suite = options.kernel_suite or options.suite
     checks = sorted(path for path in options.checks.iterdir() if re.match(r"\d+-", path.name))
-    checks = [path for path in checks if fnmatch.fnmatch(path.name.partition("-")[2], options.only)]
+    checks = [path for path in checks if fnmatch.fnmatch(path.stem.partition("-")[2], options.only)]
     if options.list:
         print("".join(check.name + "\n" for check in checks), end="")
         return 0

@@ -1,0 +1,19 @@
+#!/usr/bin/env python3
+"""`isochrome doctor` says what this kernel allows, and is right about what can be looked up here."""
+
+import json
+import os
+import subprocess
+
+from shared import require
+
+done = subprocess.run(["isochrome", "doctor", "--json"], capture_output=True, text=True)
+require(done.returncode in (0, 3), f"doctor ended with {done.returncode}: {done.stderr}")
+checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+for name, each in checks.items():
+    print(f"{name}: {each['status']}: {each['found']}")
+release = tuple(int(number) for number in os.uname().release.split(".")[:2])
+moves = checks["moving pages"]
+require(os.uname().release in moves["found"], "it names this kernel")
+require(("UFFDIO_MOVE: yes" in moves["found"]) == (release >= (6, 8)), "it knows whether pages can be moved with UFFDIO_MOVE (Linux 6.8)")
+require(checks["frame numbers"]["status"] == "ok", "it sees frame numbers")

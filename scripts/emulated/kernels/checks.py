@@ -1,0 +1,60 @@
+"""What the checks of a kernel share: programs that check their memory, on colors by a palette that is given as a formula."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from shared import HERE, run, share, until
+
+# There are no caches, so colors are bits of the frame number, and cannot be tested; a pause of the usual length would move a page or two.
+GIVEN = ["--palette", "/etc/isochrome/bits.json", "--trust-palette"]
+HURRIED = ["--max-pause", "2s"]
+
+
+class Holder:
+    """A program that holds memory and checks its contents all the time; started by the words of `by`, if any."""
+
+    def __init__(self, mebibytes=8, by=(), more=()):
+        self.folder = Path(tempfile.mkdtemp(prefix="holder-", dir="/run"))
+        self.report = self.folder / "report"
+        self.process = subprocess.Popen([*by, "/usr/bin/python3", str(HERE / "holder.py"), str(mebibytes), str(self.report), *more])
+        until("the program has filled its memory", 120, self.rounds)
+        self.pid = self.process.pid
+        if by:
+            self.pid = int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in {self.pid, self.process.pid}:
+            subprocess.run(["kill", "-KILL", str(pid)], capture_output=True)
+        self.process.wait()
+
+    def rounds(self):
+        """How often the program has checked all of its memory; 0 if it has not yet. The check fails if a word was wrong or the program has ended."""
+        if self.process.poll() is not None:
+            sys.exit(f"the program ended with {self.process.returncode}")
+        if not self.report.exists():
+            return 0
+        count, wrong = map(int, self.report.read_text().split())
+        if wrong:
+            sys.exit(f"{wrong} pages have wrong contents")
+        return count
+
+    def works(self):
+        """Waits until the program has checked all of its memory once from now on, which begins in the round after the present one."""
+        before = self.rounds()
+        until("its contents are right", 120, lambda: self.rounds() >= before + 2)
+
+    def is_on(self, colors):
+        """Whether 99 % of its anonymous pages have these colors, by the kernel's own files."""
+        return share(self.pid, colors) >= 0.99
+
+    def recolored(self, colors, *more):
+        """Moves its pages; returns the report."""
+        report = json.loads(run("isochrome", "recolor", str(self.pid), "--colors", colors, "--json", *GIVEN, *HURRIED, *more))
+        print(f"recolor to {colors}: {100 * share(self.pid, colors):.1f} % on color by the kernel; immovable: {report['immovable']}", flush=True)
+        return report

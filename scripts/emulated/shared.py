@@ -1,0 +1,73 @@
+"""What all checks in an emulated machine share: commands, programs whose memory is checked, and where their pages are.
+
+Checks run as root, where the frame number modulo 16 is the color of a page.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+COLORS = 16
+HERE = Path(__file__).resolve().parent
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def run(*command, fails=False, **options):
+    """Runs a command, and returns what it prints, errors included. It must end with 0, or must not if it `fails`."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if (done.returncode != 0) != fails:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout.strip()
+
+
+def until(what, seconds, done, failed=lambda: ""):
+    """Waits until `done` returns something true, and returns it. The check fails after `seconds`, with what `failed` returns."""
+    begin = time.monotonic()
+    while not (found := done()):
+        if time.monotonic() - begin > seconds:
+            sys.exit(f"not within {seconds} s: {what}\n{failed()}")
+        time.sleep(0.1)
+    print(f"{what}: after {time.monotonic() - begin:.1f} s", flush=True)
+    return found
+
+
+def require(condition, what):
+    if not condition:
+        sys.exit(what)
+    print(f"{what}: yes", flush=True)
+
+
+def listed(text):
+    """The numbers of a list such as 0-3,8."""
+    numbers = set()
+    for piece in text.split(","):
+        first, _, last = piece.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def frames(pid):
+    """The frames of a process's anonymous pages, by the kernel's own files: what the server says of itself is not believed."""
+    found = []
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb") as pagemap:
+        for line in maps:
+            fields = line.split()
+            if len(fields) > 5 and fields[5] != "[heap]":
+                continue
+            begin, end = (int(number, 16) for number in fields[0].split("-"))
+            pagemap.seek(begin // PAGE * 8)
+            entries = pagemap.read((end - begin) // PAGE * 8)
+            for at in range(0, len(entries), 8):
+                entry = int.from_bytes(entries[at : at + 8], "little")
+                if entry >> 63 and entry & ((1 << 55) - 1):
+                    found.append(entry & ((1 << 55) - 1))
+    return found
+
+
+def share(pid, allowed):
+    """Share of a process's anonymous pages whose color is in a list."""
+    found = frames(pid)
+    wanted = listed(allowed)
+    return sum(frame % COLORS in wanted for frame in found) / len(found) if found else 0.0

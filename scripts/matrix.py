@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Boots one emulated machine after the other, each with another kernel, and runs the checks of scripts/emulated/kernels in it; `make matrix` does it all.
+
+    scripts/matrix.py --list
+    scripts/matrix.py --binary target/x86_64-unknown-linux-musl/release/isochrome
+    scripts/matrix.py --only '6.1*' --check recolor
+
+Prints a Markdown table: a line for each machine, with what passed and failed in it. Files of each machine are kept in target/emulated, in a folder
+of its name. Exit code: 0 all passed, 1 a machine could not be run, 2 a check failed, 3 none failed and some could not be run.
+"""
+
+import argparse
+import fnmatch
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What a machine has, and why it is here. The image is always the same; the kernel is Debian's.
+MACHINES = {
+    "6.1": (["--kernel-suite=bookworm"], "moves pages without UFFDIO_MOVE (Linux 6.8), reads them without PAGEMAP_SCAN (6.7)"),
+    "6.1-rt": (["--kernel-suite=bookworm", "--kernel=linux-image-rt-amd64"], "the same with PREEMPT_RT: real-time users' kernel"),
+    "6.12": ([], "UFFDIO_MOVE"),
+    "6.12-rt": (["--kernel=linux-image-rt-amd64"], "PREEMPT_RT"),
+    "6.12-numa": (
+        ["--cpus=8", "--nodes=2", "--append=transparent_hugepage=always numa_balancing=enable"],
+        "8 CPUs, two nodes of memory, huge pages wherever possible, NUMA balancing: what moves pages behind our back",
+    ),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", type=Path, default=ROOT / "target/x86_64-unknown-linux-musl/release/isochrome")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="run machines whose name matches")
+    parser.add_argument("--check", default="*", metavar="PATTERN", help="run checks whose name matches")
+    parser.add_argument("--list", action="store_true", help="show the machines")
+    options = parser.parse_args()
+    machines = {name: machine for name, machine in MACHINES.items() if fnmatch.fnmatch(name, options.only)}
+    if options.list:
+        print("".join(f"{name:12} {why}\n" for name, (_, why) in machines.items()), end="")
+        return 0
+    if not machines:
+        sys.exit(f"matrix: no machine matches {options.only}\n  hint: --list shows them")
+    rows, worst = [], []
+    for name, (arguments, why) in machines.items():
+        command = [sys.executable, ROOT / "scripts/emulated.py", "--binary", options.binary, "--checks", ROOT / "scripts/emulated/kernels"]
+        command += ["--only", options.check, "--name", name, *arguments]
+        done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        said = []
+        for line in done.stdout:
+            print(line, end="", flush=True)
+            said.append(line)
+        worst.append(done.wait())
+        text = "".join(said)
+        kernel = re.search(r"^# kernel (\S+), .*?, (\d+) s,", text, re.MULTILINE)
+        result = re.search(r"^(\d+ passed, \d+ failed, \d+ skipped)$", text, re.MULTILINE)
+        missed = re.findall(r"^# (failed: \S+|not run: \S+|kernel: .*)$", text, re.MULTILINE)
+        version, seconds = kernel.groups() if kernel else ("did not boot", "")
+        rows.append(f"| {name} | {version} | {why} | {result[1] if result else 'could not be run'} | {'; '.join(missed)} | {seconds} s |")
+    print("\n| machine | kernel | why | checks | missed | took |\n|---|---|---|---|---|---|")
+    print("\n".join(rows))
+    return next((code for code in (1, 2, 3) if code in worst), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
