@@ -144,21 +144,44 @@ pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMis
     Ok(all)
 }
 
+/// Share of a CPU that the kernel itself reserves for ordinary tasks, unless it was changed. [Linux, kernel/sched/deadline.c, dl_server_init]
+const FAIR_SERVER: f64 = 0.05;
+/// First version of Linux that does so.
+const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
+
+/// Returns the share of `cpu` that the kernel admits for all tasks scheduled by deadlines together.
+fn admitted(sysfs: &Sysfs, cpu: CpuId) -> f64 {
+    let number = |path: &str| -> Option<f64> { sysfs.text(path)?.parse().ok() };
+    let limit = |name: &str| number(&format!("proc/sys/kernel/sched_rt_{name}_us"));
+    let most = match (limit("runtime"), limit("period")) {
+        // A runtime of -1 means that the kernel admits every reservation.
+        (Some(runtime), Some(period)) if runtime >= 0.0 => runtime / period,
+        _ => return 1.0,
+    };
+    let of_server = |name: &str| number(&format!("sys/kernel/debug/sched/fair_server/cpu{}/{name}", cpu.0));
+    let server = match (of_server("runtime"), of_server("period")) {
+        (Some(runtime), Some(period)) => runtime / period,
+        // Where debugfs is not mounted, the version has to tell.
+        _ => {
+            let release = sysfs.text("proc/sys/kernel/osrelease").unwrap_or_default();
+            let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+            let version = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+            if version >= FAIR_SERVER_SINCE { FAIR_SERVER } else { 0.0 }
+        }
+    };
+    (most - server).clamp(0.0, 1.0)
+}
+
 /// Schedules the tasks by deadlines (SCHED_DEADLINE). Returns the reservations on their CPUs.
 ///
 /// A job's budget is reserved if there is one. Otherwise the time that eq. 1 charges the job, or else its worst-case execution time, is reserved
 /// together with a share of the CPU time that is left. The reserved time becomes the budget. The plan's bounds are removed, because they assume
 /// fixed priorities.
 pub fn reserve_by_deadlines(planned: &mut [Planned]) -> Result<Vec<Reserved>, PlanMismatch> {
-    let number = |name: &str| -> Option<f64> { Sysfs::system().text(&format!("proc/sys/kernel/{name}"))?.parse().ok() };
-    let most = match (number("sched_rt_runtime_us"), number("sched_rt_period_us")) {
-        // A runtime of -1 means that the kernel admits every reservation.
-        (Some(runtime), Some(period)) if runtime >= 0.0 => (runtime / period).min(1.0),
-        _ => 1.0,
-    };
     let cpus: BTreeSet<CpuId> = planned.iter().map(|planned| planned.cpu).collect();
     let mut all = Vec::new();
     for cpu in cpus {
+        let most = admitted(&Sysfs::system(), cpu);
         let mut tasks: Vec<(&mut Requirement, &mut Option<Scheduling>)> = planned
             .iter_mut()
             .filter(|planned| planned.cpu == cpu)
@@ -184,4 +207,33 @@ fn need(requirement: &Requirement) -> Result<Need, PlanMismatch> {
     let time = requirement.budget.or(charged).or(requirement.wcet).filter(|time| time.0 > 0);
     let time = time.ok_or_else(|| PlanMismatch::NoTime { task: requirement.name.clone() })?;
     Ok(Need { time_ns: time.0, fixed: requirement.budget.is_some(), deadline_ns: requirement.deadline.0.max(1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_reserves_for_ordinary_tasks_is_not_admitted() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let share = || (1000.0 * admitted(&Sysfs::at(folder.path()), CpuId(1))).round() / 1000.0;
+        write("proc/sys/kernel/sched_rt_runtime_us", "950000\n");
+        write("proc/sys/kernel/sched_rt_period_us", "1000000\n");
+        write("proc/sys/kernel/osrelease", "6.1.0-50-amd64\n");
+        assert_eq!(share(), 0.95);
+        write("proc/sys/kernel/osrelease", "6.12.117+deb13-amd64\n");
+        assert_eq!(share(), 0.9);
+        write("sys/kernel/debug/sched/fair_server/cpu1/runtime", "100000000\n");
+        write("sys/kernel/debug/sched/fair_server/cpu1/period", "1000000000\n");
+        assert_eq!(share(), 0.85);
+        write("proc/sys/kernel/sched_rt_runtime_us", "-1\n");
+        assert_eq!(share(), 1.0);
+    }
 }

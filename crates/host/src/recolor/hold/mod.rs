@@ -124,7 +124,9 @@ impl Hold {
             Some(_) if seized.has_workers => true,
             // A different count is no proof of a new ring: a thread that is interrupted in open(2) gives its descriptor number back. Before Linux
             // 6.2 there is no count.
-            Some(found) if found.count == 0 || found.count != pid.descriptor_count()? => pid.has_rings(DESCRIPTORS_MAX)?,
+            Some(found) if found.count == 0 || found.count != pid.descriptor_count()? => {
+                pid.has_rings(DESCRIPTORS_MAX)?
+            }
             Some(found) => !found.rings.is_empty(),
             None => true,
         };
