@@ -312,7 +312,7 @@ def boot(options, kernel, disk, initial, folder):
     tap.touch()
     command = [
         *emulator,
-        *["-accel", "tcg,thread=multi", "-smp", str(options.cpus), "-m", f"{options.memory}M", *numa(options), "-nodefaults", "-display", "none", "-no-reboot"],
+        *["-accel", "tcg,thread=multi", "-smp", f"{options.cpus},sockets={options.nodes}", "-m", f"{options.memory}M", *numa(options), "-nodefaults", "-display", "none", "-no-reboot"],
         *["-kernel", str(kernel.image), "-initrd", str(folder / "initial.cpio")],
         # A machine whose kernel has panicked ends at once, and one that has not ended in time is ended.
         *["-append", f"console={console} loglevel=5 panic=-1 systemd.show_status=no systemd.unit=emulated.service {' '.join(map('systemd.mask={}'.format, MASKED))} {options.append}"],
