@@ -61,7 +61,8 @@ def lost_us(arguments, kib, period_us, rng):
     """By how much a walk is longer beside the writer than beside the spinner, in us: the difference of the medians."""
     on_cpu = ["taskset", "-c", arguments.cpu, arguments.tool, "job"]
     neighbors = [subprocess.Popen([*on_cpu, *what, "--every", "0s"], stdout=subprocess.DEVNULL) for what in (WRITER, SPINNER)]
-    [neighbor.send_signal(signal.SIGSTOP) for neighbor in neighbors]
+    for neighbor in neighbors:
+        neighbor.send_signal(signal.SIGSTOP)
     walks = Walks([*on_cpu, "walk", str(kib), "--every", f"{period_us}us"])
     phases = []
     for _ in range(arguments.turns):

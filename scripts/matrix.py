@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from emulated import HERE, TARGET
 
 # What a machine has, and why it is here. The image is always the same; the kernel is Debian's.
 MACHINES = {
@@ -33,7 +33,7 @@ MACHINES = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=Path, default=ROOT / "target/x86_64-unknown-linux-musl/release/isochrome")
+    parser.add_argument("--binary", type=Path, default=TARGET / "x86_64-unknown-linux-musl/release/isochrome")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="run machines whose name matches")
     parser.add_argument("--check", default="*", metavar="PATTERN", help="run checks whose name matches")
     parser.add_argument("--list", action="store_true", help="show the machines")
@@ -44,25 +44,25 @@ def main():
         return 0
     if not machines:
         sys.exit(f"matrix: no machine matches {options.only}\n  hint: --list shows them")
-    rows, worst = [], []
+    rows, codes = [], []
     for name, (arguments, why) in machines.items():
-        command = [sys.executable, ROOT / "scripts/emulated.py", "--binary", options.binary, "--checks", ROOT / "scripts/emulated/kernels"]
+        command = [sys.executable, HERE.with_suffix(".py"), "--binary", options.binary, "--checks", HERE / "kernels"]
         command += ["--only", options.check, "--name", name, *arguments]
         done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         said = []
         for line in done.stdout:
             print(line, end="", flush=True)
             said.append(line)
-        worst.append(done.wait())
+        codes.append(done.wait())
         text = "".join(said)
         kernel = re.search(r"^# kernel (\S+), .*?, (\d+) s,", text, re.MULTILINE)
         result = re.search(r"^(\d+ passed, \d+ failed, \d+ skipped)$", text, re.MULTILINE)
         missed = re.findall(r"^# (failed: \S+|not run: \S+|kernel: .*)$", text, re.MULTILINE)
-        version, seconds = kernel.groups() if kernel else ("did not boot", "")
+        version, seconds = kernel.groups() if kernel else ("did not boot", "0")
         rows.append(f"| {name} | {version} | {why} | {result[1] if result else 'could not be run'} | {'; '.join(missed)} | {seconds} s |")
     print("\n| machine | kernel | why | checks | missed | took |\n|---|---|---|---|---|---|")
     print("\n".join(rows))
-    return next((code for code in (1, 2, 3) if code in worst), 0)
+    return next((code for code in (1, 2, 3) if code in codes), 0)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,21 @@ def until(what, seconds, done, failed=lambda: ""):
     return found
 
 
-def require(condition, what):
+def require(condition, what, failed=lambda: ""):
+    """Prints what was required; the check fails with that and what `failed` returns unless the condition holds."""
     if not condition:
-        sys.exit(what)
+        sys.exit(f"not so: {what}\n{failed()}")
     print(f"{what}: yes", flush=True)
+
+
+def rounds(report):
+    """How often a holder.py has checked all of its memory, by its report; 0 if it has not yet. The check fails if a page had wrong contents."""
+    if not report.exists():
+        return 0
+    count, wrong = map(int, report.read_text().split())
+    if wrong:
+        sys.exit(f"{report}: {wrong} pages have wrong contents")
+    return count
 
 
 def listed(text):

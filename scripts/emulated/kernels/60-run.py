@@ -12,6 +12,8 @@ from shared import HERE, require, run, until
 
 FOLDER = Path("/run/planned")
 FOLDER.mkdir(exist_ok=True)
+# The policy SCHED_DEADLINE, which Python has no name for.
+DEADLINE = 6
 PERIOD, CPU = 100_000_000, os.cpu_count() - 1
 plan = {
     **{"schedulable": True, "method": "optimal", "objective": "partitions", "analysis": "kim2013", "partitions_used": 4},
@@ -53,7 +55,7 @@ def policies():
 
 bystander = subprocess.Popen(["sleep", "infinity"])
 before = os.sched_getaffinity(bystander.pid)
-for policy, number in (("fifo", os.SCHED_FIFO), ("deadline", 6)):
+for policy, number in (("fifo", os.SCHED_FIFO), ("deadline", DEADLINE)):
     running = begun(policy, 5)
     until(f"the program runs by {policy}", 60, lambda: number in policies() or running.poll() is not None)
     out, errors = running.communicate()

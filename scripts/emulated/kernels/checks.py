@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shared import HERE, run, share, until
+from shared import HERE, rounds, run, share, until
 
 # There are no caches, so colors are bits of the frame number, and cannot be tested; a pause of the usual length would move a page or two.
 GIVEN = ["--palette", "/etc/isochrome/bits.json", "--trust-palette"]
@@ -38,12 +38,7 @@ class Holder:
         """How often the program has checked all of its memory; 0 if it has not yet. The check fails if a word was wrong or the program has ended."""
         if self.process.poll() is not None:
             sys.exit(f"the program ended with {self.process.returncode}")
-        if not self.report.exists():
-            return 0
-        count, wrong = map(int, self.report.read_text().split())
-        if wrong:
-            sys.exit(f"{wrong} pages have wrong contents")
-        return count
+        return rounds(self.report)
 
     def works(self):
         """Waits until the program has checked all of its memory once from now on, which begins in the round after the present one."""

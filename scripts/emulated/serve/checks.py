@@ -7,7 +7,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-from shared import HERE, listed, run, share, until
+import shared
+from shared import HERE, listed, rounds, run, share, until
 
 POLICY = Path("/etc/isochrome/policy.toml")
 UNITS = Path("/run/systemd/system")
@@ -25,9 +26,15 @@ def policy(control="0-3", others='{ unit = "other*.service" }, { exe = "*/busybo
     )
 
 
+def shown_state():
+    """What the server says of itself, and its last messages, for a check that fails."""
+    shown = subprocess.run(["isochrome", "policy", "status"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return shown.stdout + journal()
+
+
 def wait(what, seconds, done):
     """Waits until `done` returns something true, and returns it. The check fails after `seconds`."""
-    return until(what, seconds, done, lambda: subprocess.run(["isochrome", "policy", "status"], capture_output=True, text=True).stdout + journal())
+    return until(what, seconds, done, shown_state)
 
 
 def shown(name, unit=SERVICE):
@@ -134,12 +141,7 @@ class Holder:
 
     def rounds(self):
         """How often the program has checked all of its memory; 0 if it has not yet. The check fails if a word was wrong."""
-        if not self.report.exists():
-            return 0
-        count, wrong = map(int, self.report.read_text().split())
-        if wrong:
-            sys.exit(f"{self.unit}: {wrong} pages have wrong contents")
-        return count
+        return rounds(self.report)
 
     def works(self):
         """Waits until the program, which must be the one that was started, has checked all of its memory twice from now on."""
@@ -150,6 +152,4 @@ class Holder:
 
 
 def require(condition, what):
-    if not condition:
-        sys.exit(f"{what}\n{journal()}")
-    print(what.partition("\n")[0] + ": yes" if "\n" not in what else what)
+    shared.require(condition, what, journal)
