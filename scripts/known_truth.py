@@ -108,7 +108,7 @@ def main():
     parser.add_argument("--colors", help="colors of the victim [default: three quarters of those of the second level]")
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--window", default="500ms")
-    parser.add_argument("--turns", type=int, default=16, help="half seconds beside each neighbor, before and after a run, to predict the loss")
+    parser.add_argument("--turns", type=int, default=16, help="number of half seconds beside each neighbor by which the loss is predicted, before and after a run")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     arguments.colors = arguments.colors or str(color_count(arguments.cpu) * 3 // 4)

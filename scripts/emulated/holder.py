@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Holds memory and checks its contents all the time: holder.py MEBIBYTES REPORT [THREADS]. The report is `ROUNDS WRONG`, from the first round on.
 
-Each thread has its part of the memory."""
+Each thread has its part of the memory.
+"""
 
 import os
 import sys

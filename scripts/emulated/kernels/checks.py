@@ -41,7 +41,7 @@ class Holder:
         return rounds(self.report)
 
     def works(self):
-        """Waits until the program has checked all of its memory once from now on, which begins in the round after the present one."""
+        """Waits until the program has checked all of its memory in a round that begins after this call."""
         before = self.rounds()
         until("its contents are right", 120, lambda: self.rounds() >= before + 2)
 

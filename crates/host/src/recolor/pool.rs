@@ -130,8 +130,8 @@ impl Pool {
 
     /// Returns how many frames of each allowed color to take from a reserve that has `available` of them, at most `room` in all.
     ///
-    /// What places need comes first. The other pages get an even share of the colors as far as the reserve has them, and more of those that are
-    /// left otherwise.
+    /// What places need comes first. Frames for the other pages are taken of all colors alike as long as the reserve has all of them, then of those
+    /// that are left.
     pub fn needed_of_reserve(
         &self,
         classified: &Classified,

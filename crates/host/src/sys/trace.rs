@@ -281,7 +281,7 @@ pub fn detach(thread: ThreadId, signal: i32) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH as _, thread, 0, signal as usize).map(drop)
 }
 
-/// Time within which a thread usually reports after a request.
+/// Time for which a report is waited for busily. A thread on this CPU can report only once this one sleeps.
 const SOON: Duration = Duration::from_micros(25);
 
 /// Waits until `thread` reports an event, and returns the event.
