@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         locks::touching_the_memory_of_a_program_leaves_its_own_locks if may_lock_and_trace,
         numbering::an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs if has_colors,
         numbering::what_was_learned_under_numbers_that_another_command_has_replaced_is_forgotten if has_colors,
-        numbering::frames_of_a_reserve_are_measured_by_tests_of_this_process if has_colors,
+        numbering::frames_of_a_reserve_are_measured_and_have_their_colors_where_they_are_handed_out if has_colors,
     ])
 }
 

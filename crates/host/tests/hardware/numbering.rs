@@ -1,18 +1,21 @@
 //! Numbers of colors, and which frames have them.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
-use isochrome_host::color::known::{KnownColors, on_a_cpu};
+use isochrome_host::color::known::{KnownColors, all_colors, on_a_cpu};
 use isochrome_host::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing, Wanted};
 use isochrome_host::color::reference::{Numbers, Ready, Reference};
 use isochrome_host::color::reserve::Reserve;
 use isochrome_host::color::saved::Boot;
+use isochrome_host::color::tester::Effort;
 use isochrome_host::color::{ColorError, Target, pagemap, resident};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::machine::Machine;
-use isochrome_model::units::{Bytes, Color};
+use isochrome_model::palette::decode::Answer;
+use isochrome_model::units::{Bytes, Color, FrameNumber};
 
 use crate::thread::allowed_cpus;
 
@@ -83,27 +86,52 @@ pub fn what_was_learned_under_numbers_that_another_command_has_replaced_is_forgo
     assert_eq!((known.adopt(find()), known.of(1, page)), (Numbers::Replaced, None));
 }
 
-pub fn frames_of_a_reserve_are_measured_by_tests_of_this_process() {
+pub fn frames_of_a_reserve_are_measured_and_have_their_colors_where_they_are_handed_out() {
+    /// Frames that are handed over at a time: fewer than the kernel keeps in the list of a CPU.
+    const PORTION: usize = 64;
     let (machine, _) = Sysfs::system().machine().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let reference = numbered(&machine, folder.path(), None).unwrap().reference;
-    let measured = || KnownColors::measured(reference.clone(), None, false, allowed_cpus());
-    let (first, second) = (measured(), measured());
-    let cpus = allowed_cpus();
-    let mut reserve = Reserve::new(&first, Bytes(8 << 20)).unwrap();
+    let known = KnownColors::measured(reference.clone(), None, false, allowed_cpus());
+    let (cpus, colors) = (allowed_cpus(), all_colors(&known));
+    let mut reserve = Reserve::new(&known, Bytes(8 << 20)).unwrap();
     assert_eq!((reserve.held(), reserve.listed(), reserve.has_unknown()), (2048, 0, true));
-    for known in [&first, &second] {
-        // What the other one has measured is unknown to this one.
-        reserve.refill(known);
-        while reserve.has_unknown() {
-            let measure = || reserve.measure(known, &mut reference.tester(1)?.expect("the pages are there"));
-            on_a_cpu(&cpus, measure).unwrap();
-        }
-        assert!(100 * reserve.listed() > 99 * 2048, "{} of 2048", reserve.listed());
+    let tester = || Ok::<_, ColorError>(reference.tester(1)?.expect("the pages are there"));
+    while reserve.has_unknown() {
+        on_a_cpu(&cpus, || reserve.measure(&known, &mut tester()?)).unwrap();
     }
+    assert!(100 * reserve.listed() > 99 * 2048, "{} of 2048", reserve.listed());
+
+    // Other tests, of pages of this test that get the frames, say the same of them.
     let mappings = resident::mappings(std::process::id()).unwrap();
     let frames = mappings.iter().flat_map(|mapping| &mapping.pages).filter_map(|page| page.frame);
-    let both: Vec<_> = frames.filter_map(|frame| first.of_frame(frame).zip(second.of_frame(frame))).collect();
-    let equal = both.iter().filter(|(first, second)| first == second).count();
-    assert!(100 * both.len() > 98 * 2048 && 100 * equal > 99 * both.len(), "{equal} of {}", both.len());
+    let by_reserve: HashMap<FrameNumber, Color> =
+        frames.filter_map(|frame| known.of_frame(frame).map(|color| (frame, color))).collect();
+    let count = 1024 / PORTION * PORTION;
+    let mut arena = Arena::map(count).unwrap();
+    let mut numbers = vec![count.div_ceil(colors.len()); colors.len()];
+    on_a_cpu(&cpus[..1], || {
+        for first in (0..count).step_by(PORTION) {
+            reserve.give(&colors, &mut numbers, PORTION);
+            // A page that is only read gets no frame of its own.
+            (first..first + PORTION).for_each(|page| arena.bytes_mut()[page * page_bytes()] = 1);
+        }
+        Ok::<_, ColorError>(())
+    })
+    .unwrap();
+    let arrived: Vec<(u32, Color)> = (0..)
+        .zip(pagemap::frames(&arena, 0..count))
+        .filter_map(|(page, frame)| Some((page, *by_reserve.get(&frame?)?)))
+        .collect();
+    assert!(2 * arrived.len() > count, "{} of {count} arrived", arrived.len());
+    let pages: Vec<u32> = arrived.iter().map(|(page, _)| *page).collect();
+    let mut tester = on_a_cpu(&cpus, tester).unwrap();
+    let first = tester.eviction_test.set_second(arena, &pages, false);
+    let numbers: Vec<u32> = pages.iter().map(|page| first + page).collect();
+    let answers = on_a_cpu(&cpus, || tester.classify(&numbers, &colors, Effort::STATEMENT)).unwrap();
+    let decided: Vec<(Color, Answer)> =
+        arrived.iter().zip(answers).filter_map(|((_, color), answer)| Some((*color, answer?))).collect();
+    let equal = decided.iter().filter(|(color, answer)| *answer == Answer::Color(*color)).count();
+    assert!(2 * decided.len() > arrived.len(), "{} of {} decided", decided.len(), arrived.len());
+    assert!(100 * equal > 98 * decided.len(), "{equal} of {} have their colors", decided.len());
 }
