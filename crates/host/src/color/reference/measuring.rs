@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -61,29 +61,53 @@ fn in_shared_memory(path: &Path) -> PathBuf {
     Path::new("/dev/shm").join(folder).join(format!("{:016x}-{name}", hasher.finish()))
 }
 
-/// Removes files of pages that killed measurements have left behind.
+/// Ending of the link that lies beside files of pages in /dev/shm and leads to the folder to which they belong.
+const OWNER: &str = "-folder";
+
+/// Notes beside `shared`, a path that [`in_shared_memory`] returned, that its pages belong to `folder`.
+fn note_owner(shared: &Path, folder: &Path) -> io::Result<()> {
+    let name = shared.file_name().unwrap_or_default().to_string_lossy();
+    let hash = name.split('-').next().unwrap_or_default();
+    match symlink(std::path::absolute(folder)?, shared.with_file_name(format!("{hash}{OWNER}"))) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes files of pages that killed measurements have left behind, and those whose folder is gone.
 pub(super) fn remove_left(folder: &Path, level: u8) {
     let kept = Reference::read(&path(folder, level)).ok().flatten().and_then(|reference| reference.path);
     let beside = pages_path(folder, level, "");
     let shared = in_shared_memory(&beside);
-    for pages in [beside, shared] {
+    for pages in [&beside, &shared] {
         let name = pages.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let prefix = name.strip_suffix(".pages").unwrap_or(&name);
         remove_dead(pages.parent().unwrap_or(folder), prefix, kept.as_ref());
     }
-}
-
-/// Removes files whose names consist of `prefix`, the number of a process that has ended, another number, and `.pages`, except for `kept`.
-fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name().into_string().unwrap_or_default();
-        let maker = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".pages"));
-        let pid = maker.and_then(|maker| maker.split('-').next()?.parse::<u32>().ok());
-        let Some(pid) = pid.filter(|_| Some(&entry.path()) != kept) else { continue };
-        if !Path::new("/proc").join(pid.to_string()).exists() {
-            let _ = fs::remove_file(entry.path());
+    for link in fs::read_dir(shared.parent().unwrap_or(folder)).into_iter().flatten().flatten() {
+        let name = link.file_name().into_string().unwrap_or_default();
+        let is_gone = || fs::read_link(link.path()).is_ok_and(|owner| !owner.exists());
+        if let Some(hash) = name.strip_suffix(OWNER).filter(|_| is_gone())
+            && remove_dead(shared.parent().unwrap_or(folder), &format!("{hash}-"), None)
+        {
+            let _ = fs::remove_file(link.path());
         }
     }
+}
+
+/// Removes files whose names begin with `prefix` and end with the number of a process that has ended, another number, and `.pages`, except
+/// for `kept`. Returns whether no such file of a process that runs is left.
+fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) -> bool {
+    let mut none_left = true;
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let maker = name.strip_suffix(".pages").filter(|name| name.starts_with(prefix));
+        let pid = maker.and_then(|maker| maker.rsplit('.').next()?.split('-').next()?.parse::<u32>().ok());
+        let Some(pid) = pid.filter(|_| Some(&entry.path()) != kept) else { continue };
+        let is_dead = !Path::new("/proc").join(pid.to_string()).exists();
+        none_left &= is_dead && fs::remove_file(entry.path()).is_ok();
+    }
+    none_left
 }
 
 impl Reference {
@@ -117,9 +141,13 @@ impl Reference {
     /// for the same folder.
     fn file(path: &Path) -> Result<(File, PathBuf), SystemError> {
         let mut refused = None;
+        let of_owner = path.parent().unwrap_or(Path::new("/"));
         for path in [path.to_owned(), in_shared_memory(path)] {
             let folder = path.parent().unwrap_or(Path::new("/"));
             let opened = runtime::make(folder).and_then(|()| {
+                if folder != of_owner {
+                    note_owner(&path, of_owner).map_err(|source| SystemError::Unwritable { path: path.clone(), source })?;
+                }
                 // A symbolic link at this path would lead elsewhere.
                 let _ = fs::remove_file(&path);
                 let mut options = File::options();
@@ -235,4 +263,42 @@ fn keep_only(file: &File, mut kept: Vec<u32>) -> io::Result<Bytes> {
     let bytes = Bytes(offset(kept.last().map_or(0, |page| page + 1)));
     ftruncate(file, bytes.0)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_in_shared_memory_go_with_the_folder_to_which_they_belong() {
+        let (kept, gone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        // No process has number 0, so the makers of these files have ended.
+        let of = |folder: &Path, maker: &str| {
+            let path = in_shared_memory(&pages_path(folder, 2, maker));
+            runtime::make(path.parent().unwrap()).unwrap();
+            fs::write(&path, b"pages").unwrap();
+            note_owner(&path, folder).unwrap();
+            note_owner(&path, folder).unwrap();
+            path
+        };
+        let runs = std::process::id();
+        let of_kept = of(kept.path(), "0-0");
+        let (dead, living) = (of(gone.path(), "0-0"), of(gone.path(), &format!("{runs}-0")));
+        drop(gone);
+        let other = tempfile::tempdir().unwrap();
+        remove_left(other.path(), 2);
+        assert_eq!((of_kept.exists(), dead.exists(), living.exists()), (true, false, true));
+        // What a process that runs has made is looked for once more by the next one.
+        let later = living.with_file_name(living.file_name().unwrap().to_str().unwrap().replace(&runs.to_string(), "0"));
+        fs::rename(&living, &later).unwrap();
+        remove_left(other.path(), 2);
+        let links = |path: &Path| {
+            let hash = path.file_name().unwrap().to_str().unwrap().split('-').next().unwrap().to_owned();
+            fs::symlink_metadata(path.with_file_name(format!("{hash}{OWNER}"))).is_ok()
+        };
+        assert_eq!((later.exists(), links(&later), links(&of_kept)), (false, false, true));
+        drop(kept);
+        remove_left(other.path(), 2);
+        assert_eq!((of_kept.exists(), links(&of_kept)), (false, false));
+    }
 }
