@@ -428,7 +428,7 @@ static void *work(void *argument)
 {
     unsigned long sum = 0, part = (unsigned long)argument;
     unsigned *kept = malloc(400000 * sizeof *kept);
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < 4000; round++) {
         for (unsigned i = 0; i < 400000; i++)
             kept[i] = i * part + round;
         for (unsigned i = 0; i < 400000; i += 7)

@@ -142,6 +142,8 @@ struct OffColorPage {
     /// Index of the page's mapping.
     region: usize,
     address: u64,
+    /// Whether the kernel refills the page with a frame that is freed just before, as it cannot be moved.
+    refilled: bool,
 }
 
 /// The resident pages of a process, classified by color.
@@ -196,7 +198,11 @@ fn classify(
                 report.leave(why);
             } else {
                 report.moved += 1;
-                classified.off_color.push(OffColorPage { region: number, address: page });
+                classified.off_color.push(OffColorPage {
+                    region: number,
+                    address: page,
+                    refilled: !region.is_plain_memory(),
+                });
             }
         }
         if report.moved > 0 {
@@ -267,10 +273,10 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         let limit = Bytes(area.layout.soak - area.layout.pool);
         return Err(RecolorError::TooFewFrames { pages: classified.off_color.len(), limit });
     }
-    let slots = pool.choose(&mut classified, wanted, &|region| !regions[region].is_plain_memory());
+    let slots = pool.choose(&mut classified, wanted);
     let planned = |(page, slot): (&OffColorPage, &Option<Slot>)| {
         let Slot { address: slot, in_normal_zone, .. } = (*slot)?;
-        Some(Planned { region: page.region, page: page.address, slot, in_normal_zone })
+        Some(Planned { region: page.region, page: page.address, slot, in_normal_zone: in_normal_zone == Some(true) })
     };
     let pages: Vec<Planned> = classified.off_color.iter().zip(&slots).filter_map(planned).collect();
     let zero = zero_frame();
@@ -316,6 +322,9 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
+/// Time in which the kernel usually has reclaimed the memory that it lacked.
+const RECLAIM: Duration = Duration::from_millis(20);
+
 /// Touches memory in `area` until `pool` has enough frames of the colors, or the memory limit is reached.
 fn draw_frames(
     pid: Pid,
@@ -330,7 +339,18 @@ fn draw_frames(
     // All touched memory is kept until the last draw, because the kernel hands out freed frames again at once.
     let left =
         |area: &ScratchArea, classified: &Classified| area.untouched(Needs::of(classified, wanted).as_any(), wanted);
-    while let Some(draw) = pool.next_draw(classified, wanted, left(area, classified)) {
+    loop {
+        let left = left(area, classified);
+        let draw = match pool.next_draw(classified, wanted, left) {
+            Some(draw) => draw,
+            None => match pool.next_look(classified, left) {
+                Some(look) => {
+                    std::thread::sleep(RECLAIM);
+                    look
+                }
+                None => break,
+            },
+        };
         claim::give_way(pid, limits)?;
         let start = area.touched;
         match draw.huge {
@@ -338,6 +358,7 @@ fn draw_frames(
             None => area.touch(draw.bytes, pauses)?,
         }
         let pages = touched_pages(pid, start, area.touched)?;
+        pages.last().inspect(|last| pool.note_zone(**last));
         find_frames(pid, regions, wanted, (area, pool), pages, classified, pauses)?;
     }
     Ok(())

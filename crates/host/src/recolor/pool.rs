@@ -19,6 +19,10 @@ pub struct Pool {
     last: Option<(usize, usize)>,
     /// Number of frames that were lacking of the scarcest color before the last draw.
     scarce: usize,
+    /// Whether the frame that the kernel handed out last is in the normal zone; `None` if that is not known.
+    last_in_normal_zone: Option<bool>,
+    /// Number of draws that only looked from which zone frames come.
+    looks: u32,
 }
 
 /// A page of the pool whose frame has an allowed color.
@@ -28,14 +32,19 @@ pub struct Slot {
     pub address: u64,
     /// Index of its color among those allowed.
     pub color: usize,
-    /// Whether its frame is known to be in the zone from which the kernel takes frames first.
-    pub in_normal_zone: bool,
+    /// Whether its frame is in the zone from which the kernel takes frames first; `None` if that is not known.
+    pub in_normal_zone: Option<bool>,
 }
 
 /// Divisor of the needed memory. The quotient is the first draw, which shows how many frames of the colors come.
 const FIRST: u64 = 4;
 /// Least size of a draw, unless less is needed.
 const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
+
+/// Most draws that only look from which zone frames come.
+const LOOKS: u32 = 3;
+/// Memory that such a draw touches.
+const LOOK: Bytes = Bytes(1 << 20);
 
 /// Memory to be touched to find frames.
 pub struct Draw {
@@ -121,6 +130,29 @@ impl Pool {
         (bytes > 0).then_some(Draw { bytes, huge })
     }
 
+    /// Returns the memory to touch in order to see whether frames come from the normal zone again; `None` if they do, or if no page depends on it.
+    ///
+    /// While memory is short, the kernel takes frames from a lower zone. Soon it has reclaimed memory, and takes them from the normal zone.
+    pub fn next_look(&mut self, classified: &Classified, left: u64) -> Option<Draw> {
+        let depends = classified.off_color.iter().any(|page| page.refilled);
+        let bytes = LOOK.0.min(left);
+        if !depends || self.last_in_normal_zone != Some(false) || self.looks == LOOKS || bytes == 0 {
+            return None;
+        }
+        self.looks += 1;
+        Some(Draw { bytes, huge: None })
+    }
+
+    /// Notes from which zone the kernel takes frames, given the page that was touched last.
+    pub fn note_zone(&mut self, last: Page) {
+        self.last_in_normal_zone = in_normal_zone(last, Sysfs::system().normal_zone_start());
+    }
+
+    /// Whether the kernel would probably refill a page with the frame of `slot`, once the frame is free: it takes frames from one zone.
+    fn refills(&self, slot: &Slot) -> bool {
+        slot.in_normal_zone.zip(self.last_in_normal_zone).is_none_or(|(frame, last)| frame == last)
+    }
+
     /// Returns the number of slots of each allowed color.
     fn found(&self, wanted: &Wanted) -> Vec<usize> {
         let mut found = vec![0; wanted.colors.len()];
@@ -179,7 +211,10 @@ impl Pool {
         };
         let scarce = (0..count).map(lacking).max().unwrap_or_default();
         let in_places: usize = of_places.iter().zip(&found).map(|(needed, found)| needed.saturating_sub(*found)).sum();
-        Lacking { frames: classified.off_color.len().saturating_sub(self.slots.len()).max(in_places), scarce }
+        let refilled = classified.off_color.iter().filter(|page| page.refilled).count();
+        let refilling = self.slots.iter().filter(|slot| self.refills(slot)).count();
+        let of_all = classified.off_color.len().saturating_sub(self.slots.len());
+        Lacking { frames: of_all.max(in_places).max(refilled.saturating_sub(refilling)), scarce }
     }
 
     /// Finds the colors of `pages`, which were touched last, while the process runs, and adds those of allowed colors to the pool.
@@ -233,9 +268,8 @@ impl Pool {
         }
         let normal_zone = Sysfs::system().normal_zone_start();
         for page in pages {
+            let in_normal_zone = in_normal_zone(page, normal_zone);
             if let Some(color) = wanted.allowed(known.of(pid.0, page)) {
-                let in_normal_zone =
-                    page.1.frame().zip(normal_zone).is_some_and(|(frame, normal_zone)| frame.0 >= normal_zone);
                 self.slots.push(Slot { address: page.0, color, in_normal_zone });
             }
         }
@@ -256,26 +290,26 @@ impl Pool {
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
     /// color is not much ahead, because neighbors are moved together.
     ///
-    /// `is_refilled`: whether the pages of the mapping with this index get a frame that is freed just before the kernel takes one. The kernel
-    /// takes it from the zone that it prefers, so frames of that zone are kept for these pages.
-    pub fn choose(
-        &self,
-        classified: &mut Classified,
-        wanted: &Wanted,
-        is_refilled: &dyn Fn(usize) -> bool,
-    ) -> Vec<Option<Slot>> {
+    /// [Refilled](OffColorPage::refilled) pages get frames only of the zone from which the kernel takes frames, and such frames are kept for them.
+    pub fn choose(&self, classified: &mut Classified, wanted: &Wanted) -> Vec<Option<Slot>> {
         let page = page_bytes() as u64;
         let count = self.slots.iter().map(|slot| slot.color + 1).max().unwrap_or(0);
-        let refilled = classified.off_color.iter().filter(|page| is_refilled(page.region)).count();
+        let refilled = classified.off_color.iter().filter(|page| page.refilled).count();
         let kept_of_each =
-            if self.slots.iter().all(|slot| slot.in_normal_zone) { 0 } else { refilled.div_ceil(count.max(1)) };
-        let (mut free, mut kept) = (vec![Vec::new(); count], vec![Vec::new(); count]);
+            if self.slots.iter().all(|slot| self.refills(slot)) { 0 } else { refilled.div_ceil(count.max(1)) };
+        let lists = || vec![Vec::new(); count];
+        let (mut kept, mut refilling, mut others) = (lists(), lists(), lists());
         let mut is_kept = vec![false; self.slots.len()];
         // The slots found first are used first.
         for (at, slot) in self.slots.iter().enumerate().rev() {
-            is_kept[at] = slot.in_normal_zone && kept[slot.color].len() < kept_of_each;
-            let list: &mut Vec<usize> = if is_kept[at] { &mut kept[slot.color] } else { &mut free[slot.color] };
-            list.push(at);
+            let refills = self.refills(slot);
+            is_kept[at] = refills && kept[slot.color].len() < kept_of_each;
+            let list = match (is_kept[at], refills) {
+                (true, _) => &mut kept,
+                (false, true) => &mut refilling,
+                (false, false) => &mut others,
+            };
+            list[slot.color].push(at);
         }
         let mut taken = vec![false; self.slots.len()];
         // Between colors that a mapping has equally often, the pages of all mappings decide. Of many small mappings each would begin with the
@@ -294,7 +328,7 @@ impl Pool {
             let may_have = |color: usize| wanted.may_have(off_color.address, color);
             let Some(held) = classified.held.get_mut(&off_color.region) else { continue };
             let most = held.iter().min().map_or(0, |least| least + least / 8);
-            let refills = kept_of_each > 0 && is_refilled(off_color.region);
+            let refills = kept_of_each > 0 && off_color.refilled;
             let neighbor = next < self.slots.len()
                 && !taken[next]
                 && is_kept[next] == refills
@@ -308,8 +342,8 @@ impl Pool {
             };
             let at = match (neighbor, refills) {
                 (true, _) => Some(next),
-                (false, true) => pop(&mut kept).or_else(|| pop(&mut free)),
-                (false, false) => pop(&mut free).or_else(|| pop(&mut kept)),
+                (false, true) => pop(&mut kept).or_else(|| pop(&mut refilling)),
+                (false, false) => pop(&mut others).or_else(|| pop(&mut refilling)).or_else(|| pop(&mut kept)),
             };
             let Some(at) = at else { continue };
             taken[at] = true;
@@ -320,6 +354,11 @@ impl Pool {
         }
         chosen
     }
+}
+
+/// Whether the frame of `page` is in the zone that begins with the frame `start`; `None` if one of them is not known.
+fn in_normal_zone(page: Page, start: Option<u64>) -> Option<bool> {
+    page.1.frame().zip(start).map(|(frame, start)| frame.0 >= start)
 }
 
 #[cfg(test)]
@@ -333,7 +372,7 @@ mod tests {
     use crate::recolor::{OffColorPage, Place};
 
     fn slot(address: u64, color: u64, in_normal_zone: bool) -> Slot {
-        Slot { address, color: color as usize, in_normal_zone }
+        Slot { address, color: color as usize, in_normal_zone: Some(in_normal_zone) }
     }
 
     /// Returns what is wanted where pages have no places.
@@ -353,7 +392,7 @@ mod tests {
         ];
         let wanted = Wanted { places: &places, ..anywhere(&known) };
         let mut classified = Classified {
-            off_color: (0..48).map(|n| OffColorPage { region: 0, address: n * page }).collect(),
+            off_color: (0..48).map(|n| OffColorPage { region: 0, address: n * page, refilled: false }).collect(),
             held: BTreeMap::from([(0, vec![0; 4])]),
             ..Classified::default()
         };
@@ -370,7 +409,7 @@ mod tests {
         assert_eq!(of_reserve([9, 9, 9, 9], 100), [1, 7, 0, 0]);
         assert_eq!(of_reserve([0, 9, 0, 9], 100), [0, 7, 0, 1]);
         assert_eq!((of_reserve([9, 4, 0, 0], 100), of_reserve([9, 9, 9, 9], 3)), (vec![2, 4, 0, 0], vec![0, 3, 0, 0]));
-        let chosen = pool.choose(&mut classified, &wanted, &|_| false);
+        let chosen = pool.choose(&mut classified, &wanted);
         let colors: Vec<Option<usize>> = chosen.iter().map(|slot| slot.map(|slot| slot.color)).collect();
         assert!(colors[32..].iter().flatten().all(|color| *color == 1), "{colors:?}");
         assert!(colors[24..32].iter().all(|color| matches!(color, Some(2 | 3))), "{colors:?}");
@@ -384,20 +423,39 @@ mod tests {
         let page = page_bytes() as u64;
         // Four colors. The last 20 of 100 slots are in a lower zone, where the pages of the second mapping would come last.
         let found = (0..100).map(|n| slot(n * page, n % 4, n < 80));
-        let pool = Pool { slots: found.collect(), ..Pool::default() };
-        let off_color = |n| OffColorPage { region: usize::from(n >= 70), address: n * page };
-        let mut classified = Classified {
+        let mut pool = Pool { slots: found.collect(), last_in_normal_zone: Some(true), ..Pool::default() };
+        let off_color = |n| OffColorPage { region: usize::from(n >= 70), address: n * page, refilled: n >= 70 };
+        let known = KnownColors::of_bits(16);
+        let classified = || Classified {
             off_color: (0..90).map(off_color).collect(),
             held: BTreeMap::from([(0, vec![0; 4]), (1, vec![0; 4])]),
             ..Classified::default()
         };
-        let known = KnownColors::of_bits(16);
-        let chosen = pool.choose(&mut classified, &anywhere(&known), &|region| region == 1);
-        let chosen: Vec<Slot> = chosen.into_iter().flatten().collect();
-        let distinct: std::collections::BTreeSet<u64> = chosen.iter().map(|slot| slot.address).collect();
-        assert_eq!((chosen.len(), distinct.len()), (90, 90));
-        assert!(chosen[70..].iter().all(|slot| slot.in_normal_zone));
-        assert_eq!(classified.held[&1], [5; 4]);
+        let choose = |pool: &Pool| {
+            let mut classified = classified();
+            let chosen = pool.choose(&mut classified, &anywhere(&known));
+            let distinct: std::collections::BTreeSet<u64> = chosen.iter().flatten().map(|slot| slot.address).collect();
+            assert_eq!(chosen.iter().flatten().count(), distinct.len());
+            (chosen, classified.held[&1].clone())
+        };
+        let (chosen, held) = choose(&pool);
+        assert_eq!((chosen.iter().flatten().count(), held), (90, vec![5; 4]));
+        assert!(chosen[70..].iter().flatten().all(|slot| slot.in_normal_zone == Some(true)));
+        assert!(pool.next_look(&classified(), 1 << 24).is_none(), "frames come from the normal zone");
+        // While memory is short, the kernel takes frames from the lower zone. It soon has reclaimed some, which is looked for.
+        pool.last_in_normal_zone = Some(false);
+        assert_eq!(
+            choose(&pool).0[70..].iter().flatten().filter(|slot| slot.in_normal_zone == Some(false)).count(),
+            20
+        );
+        let looks = std::iter::from_fn(|| pool.next_look(&classified(), 1 << 24)).count();
+        assert_eq!(looks, LOOKS as usize);
+        // Frames of the other zone would be of no use, so more are drawn, and pages wait if there are none.
+        pool.last_in_normal_zone = Some(true);
+        pool.slots = (0..100).map(|n| slot(n * page, n % 4, n < 12)).collect();
+        assert_eq!(pool.lacking(&classified(), &anywhere(&known)).frames, 8);
+        let chosen = choose(&pool).0;
+        assert_eq!((chosen[..70].iter().flatten().count(), chosen[70..].iter().flatten().count()), (70, 12));
     }
 
     #[test]
@@ -406,7 +464,7 @@ mod tests {
         let known = KnownColors::of_bits(16);
         let all: Vec<Color> = (0..16).map(Color).collect();
         let wanted = Wanted { known: &known, colors: &all, spread: true, anew: true, reserve: None, places: &[] };
-        let off_color = (0..128).map(|n| OffColorPage { region: 0, address: n * page }).collect();
+        let off_color = (0..128).map(|n| OffColorPage { region: 0, address: n * page, refilled: false }).collect();
         let held = BTreeMap::from([(0, vec![0; 16])]);
         let classified = Classified { off_color, held, ..Classified::default() };
         let mut pool = Pool::default();
@@ -429,13 +487,15 @@ mod tests {
         let found = (0..64).map(|n| slot(2 * n * page, n % 8, true));
         let pool = Pool { slots: found.collect(), ..Pool::default() };
         let mut classified = Classified {
-            off_color: (0..32).map(|n| OffColorPage { region: n, address: 2 * n as u64 * page }).collect(),
+            off_color: (0..32)
+                .map(|n| OffColorPage { region: n, address: 2 * n as u64 * page, refilled: false })
+                .collect(),
             held: (0..32).map(|n| (n, vec![0; 8])).collect(),
             ..Classified::default()
         };
         let mut of_color = [0; 8];
         let known = KnownColors::of_bits(16);
-        let chosen = pool.choose(&mut classified, &anywhere(&known), &|_| false);
+        let chosen = pool.choose(&mut classified, &anywhere(&known));
         chosen.iter().flatten().for_each(|slot| of_color[slot.color] += 1);
         assert_eq!(of_color, [4; 8]);
     }
@@ -446,14 +506,14 @@ mod tests {
         // Of 16 colors the first four are allowed. The frame of page 33 is missing, which interrupts a run of neighbors.
         let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| slot(n * page, n % 16, true));
         let pool = Pool { slots: found.collect(), ..Pool::default() };
-        let off_color = |n| OffColorPage { region: 0, address: n * page };
+        let off_color = |n| OffColorPage { region: 0, address: n * page, refilled: false };
         let mut classified = Classified {
             off_color: (0..64).map(off_color).collect(),
             held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
             ..Classified::default()
         };
         let known = KnownColors::of_bits(16);
-        let chosen = pool.choose(&mut classified, &anywhere(&known), &|_| false);
+        let chosen = pool.choose(&mut classified, &anywhere(&known));
         let chosen: Vec<u64> = chosen.iter().flatten().map(|slot| slot.address).collect();
         let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
         assert_eq!((chosen.len(), distinct.len()), (64, 64));

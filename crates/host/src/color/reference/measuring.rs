@@ -146,7 +146,8 @@ impl Reference {
             let folder = path.parent().unwrap_or(Path::new("/"));
             let opened = runtime::make(folder).and_then(|()| {
                 if folder != of_owner {
-                    note_owner(&path, of_owner).map_err(|source| SystemError::Unwritable { path: path.clone(), source })?;
+                    note_owner(&path, of_owner)
+                        .map_err(|source| SystemError::Unwritable { path: path.clone(), source })?;
                 }
                 // A symbolic link at this path would lead elsewhere.
                 let _ = fs::remove_file(&path);
@@ -289,7 +290,8 @@ mod tests {
         remove_left(other.path(), 2);
         assert_eq!((of_kept.exists(), dead.exists(), living.exists()), (true, false, true));
         // What a process that runs has made is looked for once more by the next one.
-        let later = living.with_file_name(living.file_name().unwrap().to_str().unwrap().replace(&runs.to_string(), "0"));
+        let later =
+            living.with_file_name(living.file_name().unwrap().to_str().unwrap().replace(&runs.to_string(), "0"));
         fs::rename(&living, &later).unwrap();
         remove_left(other.path(), 2);
         let links = |path: &Path| {
