@@ -65,9 +65,9 @@ pub enum ColorError {
         /// The least memory that is needed.
         needed: Bytes,
     },
-    /// A walk that hits the level takes about as long as one that misses it.
+    /// Walks that hit the level take about as long as walks that miss it.
     #[error(
-        "a walk over {lines} cached lines takes {hit_ticks} ticks and over {lines} evicted ones {miss_ticks}: too close to tell apart\n  hint: give the process a CPU of its own, or use hardware counters where there are any"
+        "three quarters of the walks over {lines} cached lines take up to {hit_ticks} ticks, and three quarters of those over {lines} evicted ones {miss_ticks} or more: too close to tell apart\n  hint: give the process a CPU of its own, or use hardware counters where there are any"
     )]
     TimingBlurred {
         /// Ticks of a walk that hits, third quartile.

@@ -322,9 +322,6 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
-/// Time in which the kernel usually has reclaimed the memory that it lacked.
-const RECLAIM: Duration = Duration::from_millis(20);
-
 /// Touches memory in `area` until `pool` has enough frames of the colors, or the memory limit is reached.
 fn draw_frames(
     pid: Pid,
@@ -339,19 +336,9 @@ fn draw_frames(
     // All touched memory is kept until the last draw, because the kernel hands out freed frames again at once.
     let left =
         |area: &ScratchArea, classified: &Classified| area.untouched(Needs::of(classified, wanted).as_any(), wanted);
-    loop {
-        let left = left(area, classified);
-        let draw = match pool.next_draw(classified, wanted, left) {
-            Some(draw) => draw,
-            None => match pool.next_look(classified, left) {
-                Some(look) => {
-                    std::thread::sleep(RECLAIM);
-                    look
-                }
-                None => break,
-            },
-        };
+    while let Some(draw) = pool.next_draw(classified, wanted, left(area, classified)) {
         claim::give_way(pid, limits)?;
+        std::thread::sleep(draw.rest);
         let start = area.touched;
         match draw.huge {
             Some(huge) => area.touch_huge(draw.bytes, huge, pauses)?,

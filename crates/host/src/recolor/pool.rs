@@ -1,5 +1,7 @@
 //! Frames for pages that have to move: how many are lacking, which were found, and which page gets which frame.
 
+use std::time::Duration;
+
 use isochrome_model::units::Bytes;
 
 use super::hold::{Hold, is_there};
@@ -45,6 +47,8 @@ const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
 const LOOKS: u32 = 3;
 /// Memory that such a draw touches.
 const LOOK: Bytes = Bytes(1 << 20);
+/// Time in which the kernel usually has reclaimed the memory that it lacked.
+const RECLAIM: Duration = Duration::from_millis(20);
 
 /// Memory to be touched to find frames.
 pub struct Draw {
@@ -52,6 +56,8 @@ pub struct Draw {
     pub bytes: u64,
     /// Size of huge pages in bytes, if the memory is to be touched in huge pages.
     pub huge: Option<u64>,
+    /// Time to wait before.
+    pub rest: Duration,
 }
 
 /// Numbers of frames that pages off color need.
@@ -107,6 +113,10 @@ impl Pool {
     ///
     /// The first draw covers only a part of what is needed.
     pub fn next_draw(&mut self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
+        self.needed(classified, wanted, left).or_else(|| self.look(classified, left))
+    }
+
+    fn needed(&mut self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
         let page = page_bytes() as u64;
         let lacking = self.lacking(classified, wanted);
         let scarce_before = std::mem::replace(&mut self.scarce, lacking.scarce);
@@ -127,20 +137,20 @@ impl Pool {
         };
         let huge = Sysfs::system().huge_page_bytes().filter(|_| is_huge).map(|huge| huge as u64);
         let bytes = if needed == 0 { 0 } else { bytes.max(huge.map_or(0, |huge| 2 * huge)).min(left) };
-        (bytes > 0).then_some(Draw { bytes, huge })
+        (bytes > 0).then_some(Draw { bytes, huge, rest: Duration::ZERO })
     }
 
     /// Returns the memory to touch in order to see whether frames come from the normal zone again; `None` if they do, or if no page depends on it.
     ///
     /// While memory is short, the kernel takes frames from a lower zone. Soon it has reclaimed memory, and takes them from the normal zone.
-    pub fn next_look(&mut self, classified: &Classified, left: u64) -> Option<Draw> {
+    fn look(&mut self, classified: &Classified, left: u64) -> Option<Draw> {
         let depends = classified.off_color.iter().any(|page| page.refilled);
         let bytes = LOOK.0.min(left);
         if !depends || self.last_in_normal_zone != Some(false) || self.looks == LOOKS || bytes == 0 {
             return None;
         }
         self.looks += 1;
-        Some(Draw { bytes, huge: None })
+        Some(Draw { bytes, huge: None, rest: RECLAIM })
     }
 
     /// Notes from which zone the kernel takes frames, given the page that was touched last.
@@ -441,14 +451,14 @@ mod tests {
         let (chosen, held) = choose(&pool);
         assert_eq!((chosen.iter().flatten().count(), held), (90, vec![5; 4]));
         assert!(chosen[70..].iter().flatten().all(|slot| slot.in_normal_zone == Some(true)));
-        assert!(pool.next_look(&classified(), 1 << 24).is_none(), "frames come from the normal zone");
+        assert!(pool.look(&classified(), 1 << 24).is_none(), "frames come from the normal zone");
         // While memory is short, the kernel takes frames from the lower zone. It soon has reclaimed some, which is looked for.
         pool.last_in_normal_zone = Some(false);
         assert_eq!(
             choose(&pool).0[70..].iter().flatten().filter(|slot| slot.in_normal_zone == Some(false)).count(),
             20
         );
-        let looks = std::iter::from_fn(|| pool.next_look(&classified(), 1 << 24)).count();
+        let looks = std::iter::from_fn(|| pool.look(&classified(), 1 << 24)).count();
         assert_eq!(looks, LOOKS as usize);
         // Frames of the other zone would be of no use, so more are drawn, and pages wait if there are none.
         pool.last_in_normal_zone = Some(true);
