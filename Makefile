@@ -55,10 +55,10 @@ bench: toolchain
 results: toolchain
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p isochrome-lab --test report
 
-# Recolors a program 1000 times, and kills the tool 1000 times as it does so; kills the memory server 200 times, and has it read 1000
-# policies. Needs root.
+# Recolors a program 1000 times, kills the tool 1000 times as it does so, and has 1000 of its system calls fail; kills the memory server 200
+# times, and has it read 1000 policies. Needs root, and strace.
 torture: toolchain
-	RECOLOR_ROUNDS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test recolor -- a_program --nocapture
+	RECOLOR_ROUNDS=1000 RECOLOR_FAULTS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test recolor -- a_program --nocapture
 	SERVE_KILLS=200 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- members_outlive --nocapture
 	SERVE_RELOADS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- in_a_storm --nocapture
 

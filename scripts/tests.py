@@ -33,6 +33,7 @@ PROGRAMS = {
     "redis-server": "redis-server",
     "setpriv": "util-linux",
     "sqlite3": "sqlite3",
+    "strace": "strace",
     "systemd-analyze": "systemd",
     "taskset": "util-linux",
     "unshare": "util-linux",

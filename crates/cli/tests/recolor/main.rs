@@ -2,9 +2,10 @@
 //!
 //! Colors are bits of the frame number here, so they need no measurement and are the same on every machine. A test that the machine cannot
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `RECOLOR_ROUNDS` is the number of rounds of the
-//! torture tests (20 by default).
+//! torture tests (20 by default), `RECOLOR_FAULTS` that of system calls that are made to fail (25).
 
 mod exec;
+mod faults;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod moving;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
             "a_program_whose_recoloring_is_killed_reads_what_it_wrote_after_a_repair",
             torture::killed_again_and_again,
         ),
+        fixture_trial("a_program_goes_on_whichever_call_of_its_recoloring_fails", faults::every_call_fails_once),
         fixture_trial("kernels_that_cannot_move_pages_recolor_all_the_same", torture::recolored_without_moves),
         fixture_trial("a_program_that_reads_by_io_uring_reads_what_is_in_the_file", torture::reading_by_rings),
         fixture_trial(

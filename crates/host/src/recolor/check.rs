@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use super::error::RecolorError;
 use super::exclusive::ExclusiveLock;
@@ -42,8 +43,13 @@ impl Pid {
         if status_of(&status, "VmSize").is_empty() {
             return Err(ProcessError::Ended { pid }.into());
         }
-        if number("TracerPid") != 0 {
-            return Err(RecolorError::Traced { pid, by: number("TracerPid") });
+        match number("TracerPid") {
+            0 => {}
+            // A thread that did not stop in time is let go once it does.
+            by if by == u64::from(std::process::id()) => {
+                return Err(RecolorError::NotStopping { pid, thread: pid, stood: Duration::ZERO });
+            }
+            by => return Err(RecolorError::Traced { pid, by }),
         }
         let mut class = [0; 5];
         File::open(self.path("exe"))

@@ -296,9 +296,9 @@ impl Hold {
         let (area, bytes) = self.journal.area;
         if bytes > 0 {
             self.must("unmap memory", libc::SYS_munmap, [area, bytes, 0, 0, 0, 0])?;
-            // Recorded before the threads go on, because they may map something else there.
+            // Recorded before the threads go on, because they may map something else there. If it cannot be, a repair compares what is mapped.
             self.journal.area = (0, 0);
-            self.journal.write()?;
+            let _ = self.journal.write();
         }
         Ok(())
     }
@@ -328,11 +328,8 @@ impl Hold {
         }
         self.fill_cave(&self.journal.covered)?;
         let threads = std::mem::take(&mut self.journal.threads);
-        if self.journal.area.1 > 0 {
-            self.journal.write()?;
-        } else {
-            self.journal.remove()?;
-        }
+        let noted = if self.journal.area.1 > 0 { self.journal.write() } else { self.journal.remove() };
+        // The threads go on even if that fails, because the disk is full, say. A repair then finds that they are not where the journal says.
         self.resumed = true;
         for thread in &threads {
             // A process that is killed in this instant leaves nothing to restore, but a journal of what is mapped in it.
@@ -343,7 +340,7 @@ impl Hold {
             // The process may have ended by now.
             let _ = launch::send(self.pid.0, signal);
         }
-        Ok(())
+        noted
     }
 }
 
