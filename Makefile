@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python lint bench results torture compat emulated matrix
+.PHONY: demo check test test-python lint bench results torture compat emulated matrix dist
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -90,6 +90,24 @@ emulator: toolchain python
 	  apt-get update; \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mmdebstrap qemu-system-x86 e2fsprogs binutils; \
 	fi
+
+# The program for users, linked statically, for each architecture: in target/dist, with check sums. Rust's own linker links for arm64. Where an
+# emulator is there, both must print the same.
+DIST := x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+DIST_FOLDER := $(or $(CARGO_TARGET_DIR),target)/dist
+dist: toolchain
+	rustup target add $(DIST)
+	rm -rf $(DIST_FOLDER) && mkdir -p $(DIST_FOLDER)
+	for target in $(DIST); do \
+	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld $(CARGO) build --release --locked -p isochrome-cli --target $$target && \
+	  cp $(or $(CARGO_TARGET_DIR),target)/$$target/release/isochrome $(DIST_FOLDER)/isochrome-$${target%%-*} || exit 1; \
+	done
+	if command -v qemu-aarch64 >/dev/null; then \
+	  qemu-aarch64 $(DIST_FOLDER)/isochrome-aarch64 simulate --scenario examples/interference.toml >$(DIST_FOLDER)/printed && \
+	  $(DIST_FOLDER)/isochrome-x86_64 simulate --scenario examples/interference.toml | cmp - $(DIST_FOLDER)/printed && \
+	  rm $(DIST_FOLDER)/printed || exit 1; \
+	fi
+	cd $(DIST_FOLDER) && sha256sum isochrome-* | tee SHA256SUMS
 
 .PHONY: toolchain python
 python:

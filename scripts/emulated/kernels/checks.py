@@ -13,6 +13,11 @@ GIVEN = ["--palette", "/etc/isochrome/bits.json", "--trust-palette"]
 HURRIED = ["--max-pause", "2s"]
 
 
+def migrated():
+    """How many pages the kernel has given other frames by itself so far, as compaction does."""
+    return int(next(line.split()[1] for line in Path("/proc/vmstat").read_text().splitlines() if line.startswith("pgmigrate_success ")))
+
+
 class Holder:
     """A program that holds memory and checks its contents all the time; started by the words of `by`, if any."""
 
@@ -51,6 +56,9 @@ class Holder:
 
     def recolored(self, colors, *more):
         """Moves its pages; returns the report."""
+        before = migrated()
         report = json.loads(run("isochrome", "recolor", str(self.pid), "--colors", colors, "--json", *GIVEN, *HURRIED, *more))
-        print(f"recolor to {colors}: {100 * share(self.pid, colors):.1f} % on color by the kernel; immovable: {report['immovable']}", flush=True)
+        seen = f"{100 * share(self.pid, colors):.1f} % on color by the kernel, {report['off_color']} pages off by the report"
+        moved = f"{migrated() - before} pages of all programs moved by the kernel"
+        print(f"recolor to {colors}: {seen}; {moved}; immovable: {report['immovable']}", flush=True)
         return report
