@@ -291,7 +291,7 @@ mod tests {
         assert_eq!((of_kept.exists(), dead.exists(), living.exists()), (true, false, true));
         // What a process that runs has made is looked for once more by the next one.
         let later =
-            living.with_file_name(living.file_name().unwrap().to_str().unwrap().replace(&runs.to_string(), "0"));
+            living.with_file_name(living.file_name().unwrap().to_str().unwrap().replace(&format!(".{runs}-"), ".0-"));
         fs::rename(&living, &later).unwrap();
         remove_left(other.path(), 2);
         let links = |path: &Path| {

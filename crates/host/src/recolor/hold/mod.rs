@@ -271,10 +271,16 @@ impl Hold {
     /// Returns the helpers, and how long the threads stood still.
     pub fn leave(mut self) -> Result<(Helpers, Duration), RecolorError> {
         self.put_right()?;
-        self.let_go()?;
+        let gone = match self.let_go() {
+            Err(error) if !self.resumed => return Err(error),
+            gone => gone,
+        };
         let stop = self.began.elapsed();
-        // The helpers start only now: earlier they could keep this program from a CPU while the threads stand still.
-        Ok((self.send_off(), stop))
+        // The helpers start only now: earlier they could keep this program from a CPU while the threads stand still. If the threads go on after
+        // an error, so must the helpers, which are waited for as they are dropped: their memory may be unmapped next.
+        let helpers = self.send_off();
+        gone?;
+        Ok((helpers, stop))
     }
 
     /// Restores everything and lets the process run again. Returns how long it stood still.
@@ -296,7 +302,7 @@ impl Hold {
         let (area, bytes) = self.journal.area;
         if bytes > 0 {
             self.must("unmap memory", libc::SYS_munmap, [area, bytes, 0, 0, 0, 0])?;
-            // Recorded before the threads go on, because they may map something else there. If it cannot be, a repair compares what is mapped.
+            // Recorded before the threads go on, because they may map something else there. If that fails, a repair looks at what is mapped there.
             self.journal.area = (0, 0);
             let _ = self.journal.write();
         }
