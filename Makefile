@@ -62,7 +62,7 @@ torture: toolchain
 	SERVE_KILLS=200 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- members_outlive --nocapture
 	SERVE_RELOADS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- in_a_storm --nocapture
 
-# Runs real programs with and without isochrome, and writes docs/compat.md. Root gets the packages that are not there; a program
+# Runs real programs with and without isochrome, and writes docs/results/compat.md. Root gets the packages that are not there; a program
 # that is missing all the same is reported as such, which is an answer, not a failure (3).
 compat: toolchain
 	$(CARGO) build --release --locked -p isochrome-cli

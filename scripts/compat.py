@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs real programs with and without isochrome and compares what they give; `make compat` builds, installs and runs it all.
 
-    scripts/compat.py --binary target/release/isochrome          # writes docs/compat.md and target/compat.json
+    scripts/compat.py --binary target/release/isochrome          # writes docs/results/compat.md and target/compat.json
     scripts/compat.py --binary target/release/isochrome --only redis
     scripts/compat.py --list
 
@@ -38,7 +38,7 @@ from first_try import level_2
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "examples/compat"
 # The page of results, and the raw data beside the build.
-PAGE = ROOT / "docs/compat.md"
+PAGE = ROOT / "docs/results/compat.md"
 RAW = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "compat.json"
 # Where the program starts, and where every second recoloring moves it: a quarter of the colors each, of 16 where the kernel does not say.
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How well jobs that `isochrome run` sees agree with what cyclictest says of itself (docs/running.md).
+"""How well jobs that `isochrome run` sees agree with what cyclictest says of itself (docs/how-to/running.md).
 
 Each of its cycles, printed by `--verbose --nsecs`, is an instant by its own clock: how long after the time it wanted to be woken it read that clock.
 `run` has for the same cycle when its thread got the CPU. The two are counted from different instants, so their difference is held

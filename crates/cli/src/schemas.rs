@@ -1,4 +1,4 @@
-//! JSON Schema of everything that the tool prints or writes as JSON, made from the types. The schemas are stored in `docs/schemas`.
+//! JSON Schema of everything that the tool prints or writes as JSON, made from the types. The schemas are stored in `docs/reference/schemas`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -114,7 +114,7 @@ fn all() -> Vec<(String, Value)> {
 
 #[test]
 fn schemas_are_those_of_the_types() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/schemas");
     let mut names = Vec::new();
     for (id, schema) in all() {
         let name = id.strip_prefix("isochrome-").and_then(|id| id.split('/').next()).expect("isochrome-NAME/NUMBER");
@@ -124,7 +124,7 @@ fn schemas_are_those_of_the_types() {
             fs::write(&path, &text).unwrap();
         }
         let found = fs::read_to_string(&path).unwrap_or_default();
-        assert!(found == text, "docs/schemas/{name}.json is not what the types say; {WRITE}=1 writes it");
+        assert!(found == text, "docs/reference/schemas/{name}.json is not what the types say; {WRITE}=1 writes it");
         names.push(format!("{name}.json"));
     }
     names.sort_unstable();

@@ -1,4 +1,4 @@
-//! Checks the JSON that is printed and written against the schemas in `docs/schemas`.
+//! Checks the JSON that is printed and written against the schemas in `docs/reference/schemas`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// A validator of those keywords of JSON Schema that the files in `docs/schemas` use. Other keywords are an error.
+/// A validator of those keywords of JSON Schema that the files in `docs/reference/schemas` use. Other keywords are an error.
 struct Schema(Value);
 
 impl Schema {
@@ -34,7 +34,7 @@ impl Schema {
     fn of(result: &Value) -> Schema {
         let id = result["schema"].as_str().unwrap_or_else(|| panic!("no schema in {result:.200}"));
         let name = id.strip_prefix("isochrome-").and_then(|id| id.split('/').next()).unwrap();
-        Schema(read(&repository(&format!("docs/schemas/{name}.json"))))
+        Schema(read(&repository(&format!("docs/reference/schemas/{name}.json"))))
     }
 
     /// Fails if `value` does not match `schema`, or has a key that the schema does not describe.

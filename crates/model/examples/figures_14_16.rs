@@ -1,7 +1,7 @@
 //! Reproduces [Kim2013, Figures 14 to 16]: BFD, WFD, CATA and the optimum on the task set of Table 1, beside the paper's ranges.
 //!
-//! `cargo run --release -p isochrome-model --example figures_14_16` prints the tables of docs/planning.md and draws
-//! docs/figures-14-16.svg. With `--check` it writes nothing, and fails if one of the two files differs from its results.
+//! `cargo run --release -p isochrome-model --example figures_14_16` prints the tables of docs/reference/planning.md and draws
+//! docs/reference/figures-14-16.svg. With `--check` it writes nothing, and fails if one of the two files differs from its results.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use isochrome_model::taskset::read::{Overrides, task_set};
 use isochrome_model::units::Bytes;
 
 const SET: &str = "examples/kim2013-table1.json";
-const FIGURE: &str = "docs/figures-14-16.svg";
-const TABLES: &str = "docs/planning.md";
+const FIGURE: &str = "docs/reference/figures-14-16.svg";
+const TABLES: &str = "docs/reference/planning.md";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let text = std::fs::read_to_string(SET).map_err(|error| format!("{SET}: {error}; run this in the repository"))?;

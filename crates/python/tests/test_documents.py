@@ -46,7 +46,7 @@ def test_every_figure_can_be_drawn_and_saved_to_the_same_bytes(repository, tmp_p
 
 
 def test_the_tutorial_runs(repository):
-    path = repository / "docs/tutorial.ipynb"
+    path = repository / "docs/tutorials/tutorial.ipynb"
     notebook = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": repository}}).execute()
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")

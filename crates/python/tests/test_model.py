@@ -156,7 +156,7 @@ def test_a_plan_holds_what_it_promises(repository):
     table_1 = repository / "examples/kim2013-table1.json"
     task_set = isochrome.TaskSet.from_file(table_1, cores=4, memory_mib=1024).copied(2)
     plan = isochrome.plan(task_set)
-    # docs/planning.md: 12 partitions are the proven fewest for 8 tasks in 1 GiB.
+    # docs/reference/planning.md: 12 partitions are the proven fewest for 8 tasks in 1 GiB.
     assert (plan.schedulable, plan.partitions_used, plan.gap) == (True, 12, 0.0)
     responses = isochrome.response_times(task_set, plan)
     assert responses == isochrome.response_times(task_set, plan.to_dict())
@@ -206,7 +206,7 @@ def test_a_task_set_from_arrays_is_that_of_the_file(repository):
 def test_the_comparison_with_the_paper_is_that_of_the_documentation(repository):
     table_1 = isochrome.TaskSet.from_file(repository / "examples/kim2013-table1.json", cores=4, memory_mib=1024)
     comparison = isochrome.compare(table_1.copied(2))
-    assert str(comparison) in (repository / "docs/planning.md").read_text()
+    assert str(comparison) in (repository / "docs/reference/planning.md").read_text()
     assert isochrome.Comparison.from_dict(comparison.to_dict()).to_dict() == comparison.to_dict()
     rows = isochrome.beside_kim2013([comparison])
     assert rows[-1][1:] == ["97 %", "97 %"]

@@ -235,7 +235,7 @@ cores = [1, 2]
     # The golden table of the Rust example is the one that is written here.
     beside = (tmp_path / "kim2013/beside-kim2013.md").read_text()
     table = beside[: beside.index("| compared")].strip()
-    assert table in (repository / "docs/planning.md").read_text()
+    assert table in (repository / "docs/reference/planning.md").read_text()
     assert (tmp_path / "kim2013/figure-16.png").exists()
 
 

@@ -60,7 +60,7 @@ pub struct WatchOptions {
 /// Options of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileOptions {
-    /// Task set; docs/tasksets.md describes the format
+    /// Task set; docs/how-to/tasksets.md describes the format
     #[arg(value_name = "FILE")]
     pub tasks: PathBuf,
     /// Write the profile to this file after every profiling run; a profile in the file is continued

@@ -53,7 +53,9 @@ pub enum RunError {
         lines: u64,
     },
     /// The program did not run as a program of a task set should.
-    #[error("{program} {what}\n  hint: run it by hand; docs/tasksets.md says how the jobs of a program are seen")]
+    #[error(
+        "{program} {what}\n  hint: run it by hand; docs/how-to/tasksets.md says how the jobs of a program are seen"
+    )]
     Failed {
         /// Name of the program.
         program: String,

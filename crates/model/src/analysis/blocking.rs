@@ -9,7 +9,7 @@
 //!
 //! Let `b(j,i)` be the tasks below i that hold a lock whose ceiling lies below j, but not below i. They are added to the tasks that
 //! τ(j) affects and to the tasks that affect τ(j). If only the blocking time is known, all tasks below i are added.
-//! docs/planning.md has the equations and their proofs.
+//! docs/reference/planning.md has the equations and their proofs.
 
 use std::collections::BTreeMap;
 

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! W is the right side of (2). B and N are the most time withheld in a window, and the most times ([`Supply`]). Each time may displace all
-//! partitions. One time more is charged for what was displaced before the window. docs/planning.md has the proof.
+//! partitions. One time more is charged for what was displaced before the window. docs/reference/planning.md has the proof.
 
 mod blocking;
 pub mod falsify;
@@ -98,7 +98,7 @@ named! {
         EcbUnionMultiset = "ecb-union-multiset",
         /// For each task the smaller of the two multiset bounds. \[Altmeyer2012\]
         CombinedMultiset = "combined-multiset",
-        /// The combined multiset, where a partition is loaded no more often than other tasks can have displaced it. docs/planning.md
+        /// The combined multiset, where a partition is loaded no more often than other tasks can have displaced it. docs/reference/planning.md
         /// derives it.
         PersistenceMultiset = "persistence-multiset",
     }

@@ -9,7 +9,7 @@
 //! loads of p ≤ 1 + 2 o(m,p),    those of τ(m) ≤ 1 + o(m,p)       for each m ∈ U such that no task of b(m,i) uses p
 //! ```
 //!
-//! If τ(i) uses p, this is never less than what is charged without it. docs/planning.md has the proofs.
+//! If τ(i) uses p, this is never less than what is charged without it. docs/reference/planning.md has the proofs.
 
 use super::Analysis;
 use super::blocking::preempted_by;

@@ -45,7 +45,7 @@ pub(super) enum Mutant {
     NoReloadOfBefore,
 }
 
-/// The bound by [Kim2013] in 128-bit integers with sets of numbers, as docs/planning.md derives it.
+/// The bound by [Kim2013] in 128-bit integers with sets of numbers, as docs/reference/planning.md derives it.
 pub(super) struct Naive<'a> {
     pub(super) core: &'a [CoreTask],
     pub(super) charges: Charges,

@@ -26,7 +26,7 @@ enum Weakened {
     OwnLikeOthers,
 }
 
-/// The bound as docs/planning.md derives it, in 128-bit integers and with sets of numbers.
+/// The bound as docs/reference/planning.md derives it, in 128-bit integers and with sets of numbers.
 struct Persistence<'a> {
     naive: Naive<'a>,
     weakened: Weakened,
