@@ -4,7 +4,11 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python lint bench results torture compat emulated matrix dist
+.PHONY: demo check test test-python lint bench results torture compat emulated matrix build install uninstall deb dist deny licenses release-check
+
+# Paths of the machine that builds are no part of what is built: everybody who builds a release gets the same bytes.
+REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/isochrome
+demo compat emulator build dist: export RUSTFLAGS := $(strip $(RUSTFLAGS) $(REMAP))
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -91,13 +95,63 @@ emulator: toolchain python
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mmdebstrap qemu-system-x86 e2fsprogs binutils; \
 	fi
 
+# What is installed: the program, the library for C, manual pages and completions, all in target/package/built.
+PACKAGE := target/package
+build: toolchain
+	$(CARGO) build --release --locked -p isochrome-cli -p isochrome-c
+	rm -rf $(PACKAGE)/built && mkdir -p $(PACKAGE)/built/completions
+	cp $(or $(CARGO_TARGET_DIR),target)/release/isochrome $(PACKAGE)/built
+	strip --strip-debug --enable-deterministic-archives -o $(PACKAGE)/built/libisochrome.a $(or $(CARGO_TARGET_DIR),target)/release/libisochrome.a
+	cd $(PACKAGE)/built && ./isochrome generate man -o man 2>/dev/null && cd completions && \
+	  ../isochrome generate completions bash >isochrome && ../isochrome generate completions zsh >_isochrome && \
+	  ../isochrome generate completions fish >isochrome.fish
+
+# `make install PREFIX=$HOME/.local`, or `make build && sudo make install`: where root has no cargo, it installs what was built. What was
+# installed is listed in PREFIX/share/doc/isochrome/installed, and `make uninstall` with the same PREFIX removes it.
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DATADIR ?= $(PREFIX)/share
+MANDIR ?= $(DATADIR)/man
+ZSHDIR ?= $(DATADIR)/zsh/site-functions
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+DOCDIR ?= $(DATADIR)/doc/isochrome
+PLACES = $(foreach name,PREFIX BINDIR LIBDIR INCLUDEDIR DATADIR MANDIR ZSHDIR UNITDIR TMPFILESDIR DOCDIR DESTDIR,$(name)="$($(name))")
+install: $(if $(shell command -v $(CARGO)),build)
+	BUILT=$(PACKAGE)/built $(PLACES) sh packaging/install.sh install
+uninstall:
+	$(PLACES) sh packaging/install.sh uninstall
+
+# Debian packages of the program and of the library for C, in target/dist.
+TOOLS := target/tools
+DIST_FOLDER := $(or $(CARGO_TARGET_DIR),target)/dist
+deb: build $(TOOLS)/bin/cargo-deb
+	PATH="$(abspath $(TOOLS))/bin:$$PATH" sh packaging/deb.sh $(PACKAGE) $(DIST_FOLDER)
+
+$(TOOLS)/bin/%:
+	$(CARGO) install $* --locked --root $(TOOLS)
+
+# Which licenses, sources and versions the dependencies may have: deny.toml. Advisories are fetched from github.com, so they are apart.
+deny: $(TOOLS)/bin/cargo-deny
+	$(TOOLS)/bin/cargo-deny --locked check bans licenses sources
+	$(TOOLS)/bin/cargo-deny --locked check advisories
+
+# The licenses of all dependencies, in packaging/THIRD-PARTY.txt.
+licenses: toolchain python
+	$(PYTHON) scripts/licenses.py
+
+# What has to hold before a release; two builds of it have to be the same.
+release-check: toolchain python $(TOOLS)/bin/cargo-deb $(TOOLS)/bin/cargo-deny
+	$(PYTHON) scripts/release_check.py
+
 # The program for users, linked statically, for each architecture: in target/dist, with check sums. Rust's own linker links for arm64. Where an
 # emulator is there, both must print the same.
-DIST := x86_64-unknown-linux-musl aarch64-unknown-linux-musl
-DIST_FOLDER := $(or $(CARGO_TARGET_DIR),target)/dist
+DIST ?= x86_64-unknown-linux-musl aarch64-unknown-linux-musl
 dist: toolchain
 	rustup target add $(DIST)
-	rm -rf $(DIST_FOLDER) && mkdir -p $(DIST_FOLDER)
+	mkdir -p $(DIST_FOLDER) && rm -f $(DIST_FOLDER)/isochrome-*
 	for target in $(DIST); do \
 	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld $(CARGO) build --release --locked -p isochrome-cli --target $$target && \
 	  cp $(or $(CARGO_TARGET_DIR),target)/$$target/release/isochrome $(DIST_FOLDER)/isochrome-$${target%%-*} || exit 1; \
