@@ -22,7 +22,6 @@ stage() {
         UNITDIR=/usr/lib/systemd/system TMPFILESDIR=/usr/lib/tmpfiles.d DOCDIR=/usr/share/doc/$2 sh packaging/install.sh install
     documents=$package/$1/usr/share/doc/$2
     mkdir -p "$documents"
-    install -m 644 packaging/debian/copyright "$documents/copyright"
     # Debian's own changes, as it wants to see them; what changed in isochrome itself is beside it.
     {
         echo "$2 ($version-1) unstable; urgency=medium"

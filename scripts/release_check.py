@@ -4,7 +4,7 @@
     scripts/release_check.py                              everything; the two builds take a quarter of an hour
     scripts/release_check.py --only versions,licenses     these checks alone
     scripts/release_check.py --advisories FOLDER          a clone of RustSec's advisory-db, where github.com cannot be reached
-    scripts/release_check.py --keep                       leaves the clones of the two builds in target/release-check
+    scripts/release_check.py --keep                       leaves the clone that was built in target/release-check
 
     versions      the workspace, its crates, the lock file, the Python package, the changelog and the manual pages have one version
     changelog     has entries for this version, under its number and date or under `Unreleased`
@@ -14,7 +14,7 @@
     advisories    no dependency has a known advisory
     install       `make install` into an empty folder and `make uninstall` leave nothing; no program is too large
     lintian       finds no error and no warning in the packages
-    reproducible  two clones in different folders build the same static program and the same packages
+    reproducible  this folder and a clone in another one build the same static program and the same packages
 
 Exit code: 0 all checks are ok, 1 one has failed, 3 none has failed, and some were skipped.
 """
@@ -22,6 +22,7 @@ Exit code: 0 all checks are ok, 1 one has failed, 3 none has failed, and some we
 import argparse
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -33,10 +34,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 FOLDER = ROOT / "target/release-check"
 DENY = ROOT / "target/tools/bin/cargo-deny"
+STATIC = f"{platform.machine()}-unknown-linux-musl"
 # Programs that are handed out are smaller than that.
 PROGRAM_BYTES_MAX = 20_000_000
-# What cargo-deny says where the advisories cannot be fetched.
-NO_NETWORK = re.compile(r"failed to fetch advisory database|network failure|Could not resolve|An IO error occurred when talking to the server", re.IGNORECASE)
+ADVISORIES = "https://github.com/RustSec/advisory-db"
 
 
 class Failed(Exception):
@@ -86,7 +87,7 @@ def versions(_):
     for page in pages:
         if expected not in next(line for line in page.read_text().splitlines() if line.startswith(".TH")):
             raise Failed(f"{page.name}: the title does not have version {expected}")
-    return f"{expected} in {len(locked)} locked packages' lock file, {len(pages)} manual pages, program, Python package"
+    return f"{expected}: workspace, lock file, Python package, changelog, program, {len(pages)} manual pages"
 
 
 def changelog(_):
@@ -119,21 +120,20 @@ def deny(_):
 
 
 def advisories(options):
-    config = ROOT / "deny.toml"
+    config, environment, dated = ROOT / "deny.toml", dict(os.environ), ""
     if options.advisories:
+        # git takes the clone for what it would fetch.
+        environment |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.file://{options.advisories.resolve()}.insteadOf", "GIT_CONFIG_VALUE_0": ADVISORIES}
         config = FOLDER / "deny.toml"
         FOLDER.mkdir(parents=True, exist_ok=True)
-        local = f'[advisories]\ndb-urls = ["file://{options.advisories.resolve()}"]\ndb-path = "{FOLDER / "advisories"}"\n'
-        config.write_text((ROOT / "deny.toml").read_text().replace("[advisories]\n", local))
+        config.write_text((ROOT / "deny.toml").read_text().replace("[advisories]\n", f'[advisories]\ndb-path = "{FOLDER / "advisories"}"\n'))
+        dated = " by the advisories of " + run(["git", "-C", options.advisories, "log", "-1", "--format=%cs"]).strip()
     try:
-        said = run([DENY, "--locked", "check", "--config", config, "advisories"])
+        said = run([DENY, "--locked", "--config", config, "check", "advisories"], env=environment)
     except Failed as failure:
-        if NO_NETWORK.search(str(failure)):
+        if f"failed to fetch advisory database {ADVISORIES}" in str(failure):
             raise Skipped("the advisories cannot be fetched from github.com\n  hint: --advisories FOLDER, with a clone of RustSec's advisory-db") from failure
         raise
-    dated = ""
-    if options.advisories:
-        dated = " by the advisories of " + run(["git", "-C", options.advisories, "log", "-1", "--format=%cs"]).strip()
     return said.strip().splitlines()[-1] + dated
 
 
@@ -163,34 +163,37 @@ def lintian(_):
         raise Skipped("lintian is not installed\n  hint: apt-get install -y lintian")
     run(["make", "deb"])
     packages = sorted((TARGET / "dist").glob("*.deb"))
-    run(["lintian", "--allow-root", "--fail-on", "error,warning", *packages])
+    # This one is for packages that are uploaded to Debian.
+    run(["lintian", "--allow-root", "--fail-on", "error,warning", "--suppress-tags", "initial-upload-closes-no-bugs", *packages])
     return ", ".join(package.name for package in packages)
 
 
-def built(number, options):
-    """What a clone of this commit builds, in a folder whose path has another length each time: name -> SHA-256."""
-    clone = FOLDER / ("first" if number == 0 else "the-second")
-    shutil.rmtree(clone, ignore_errors=True)
-    run(["git", "clone", "--quiet", "--no-local", ROOT, clone])
-    (clone / "target").mkdir()
-    # The tools that pack are no part of what is built.
-    (clone / "target/tools").symlink_to(ROOT / "target/tools")
-    environment = {name: value for name, value in os.environ.items() if name not in ("CARGO_TARGET_DIR", "MAKEFLAGS", "SOURCE_DATE_EPOCH")}
-    target = "x86_64-unknown-linux-musl"
-    run(["make", "deb", "dist", f"DIST={target}"], cwd=clone, env=environment, log=FOLDER / f"build-{number}.log")
-    files = sorted(path for path in (clone / "target/dist").iterdir() if path.name != "SHA256SUMS")
-    sums = {path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size) for path in files}
-    if not options.keep:
-        shutil.rmtree(clone)
-    return sums
+def built(folder, environment):
+    """What `make deb dist` builds in a folder for this architecture: name -> SHA-256 and size."""
+    run(["make", "deb", "dist", f"DIST={STATIC}"], cwd=folder, env=environment, log=FOLDER / f"{folder.name}.log")
+    dist = Path(environment.get("CARGO_TARGET_DIR", folder / "target")) / "dist"
+    files = sorted([*dist.glob("*.deb"), dist / f"isochrome-{STATIC.partition('-')[0]}"])
+    return {path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size) for path in files}
 
 
 def reproducible(options):
+    if run(["git", "status", "--porcelain"]):
+        raise Failed("the clone would be built from other files than these: not everything is committed")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    first, second = (built(number, options) for number in range(2))
+    here = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "SOURCE_DATE_EPOCH")}
+    first = built(ROOT, here)
+    # A path of another length, and nothing that was built before. The tools that pack are no part of what is built.
+    clone = FOLDER / "a-clone-of-this-commit"
+    shutil.rmtree(clone, ignore_errors=True)
+    run(["git", "clone", "--quiet", "--no-local", ROOT, clone])
+    (clone / "target").mkdir()
+    (clone / "target/tools").symlink_to(ROOT / "target/tools")
+    second = built(clone, {name: value for name, value in here.items() if name != "CARGO_TARGET_DIR"})
     different = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
     if different:
-        raise Failed(f"two builds differ in {', '.join(different)}\n  hint: --keep, then `diffoscope` on both in {FOLDER.relative_to(ROOT)}/*/target/dist")
+        raise Failed(f"two builds differ in {', '.join(different)}\n  hint: diffoscope target/dist {clone.relative_to(ROOT)}/target/dist")
+    if not options.keep:
+        shutil.rmtree(clone)
     large = [name for name, (_, size) in first.items() if size > PROGRAM_BYTES_MAX]
     if large:
         raise Failed(f"{large[0]} has {first[large[0]][1]} bytes, {PROGRAM_BYTES_MAX} at most")
@@ -205,7 +208,7 @@ def main():
     names = [check.__name__ for check in CHECKS]
     parser.add_argument("--only", metavar="NAMES", help=f"checks, with commas between them: {','.join(names)}")
     parser.add_argument("--advisories", type=Path, metavar="FOLDER", help="a clone of RustSec's advisory-db")
-    parser.add_argument("--keep", action="store_true", help="keep the clones of the two builds")
+    parser.add_argument("--keep", action="store_true", help="keep the clone that was built")
     options = parser.parse_args()
     wanted = options.only.split(",") if options.only else names
     if unknown := set(wanted) - set(names):
