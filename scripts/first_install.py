@@ -42,6 +42,7 @@ NOT_OURS = [
     *["/proc", "/sys", "/dev", "/run", "/tmp", "/home/user", "/source", "/given", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/log", "/root/.rustup"],
     *["/root/.cargo/registry", "/root/.cargo/git", "/root/.cargo/.package-cache", "/root/.cargo/.global-cache", "/root/.cargo/.crates", "/etc/ld.so.cache"],
 ]
+PATH = "/opt/tools/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Lines of a command's output that are written down: as many at the beginning and at the end.
 LINES_SHOWN = 12
 
@@ -161,7 +162,7 @@ class Chroot:
         ]
         # The command's own folder in memory lasts as long as the command: isochrome has to work with nothing set up.
         home = "/root" if user == "root" else f"/home/{user}"
-        inner = f"env -i HOME={home} USER={user} LANG=C.UTF-8 TERM=dumb DEBIAN_FRONTEND=noninteractive PATH=/opt/tools/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -c"
+        inner = f"env -i HOME={home} USER={user} LANG=C.UTF-8 TERM=dumb DEBIAN_FRONTEND=noninteractive PATH={PATH} sh -c"
         enter = f"exec chroot . {'' if user == 'root' else f'setpriv --reuid={user} --regid={user} --init-groups '}{inner} \"cd $HOME; $LINE\""
         script = " && ".join(["mount --make-rprivate /", f"cd '{self.root}'", *mounts, enter.replace("$HOME", home)])
         done = subprocess.run(
@@ -192,8 +193,7 @@ class Chroot:
         """All files and folders, but for those that come and go by themselves."""
         found = set()
         for folder, folders, names in os.walk(self.root):
-            inside = "/" + os.path.relpath(folder, self.root).lstrip(".")
-            inside = "/" if inside == "/" else inside
+            inside = os.path.join("/", os.path.relpath(folder, self.root)) if Path(folder) != self.root else "/"
             folders[:] = [name for name in folders if not os.path.join(inside, name).startswith(tuple(NOT_OURS))]
             found |= {os.path.join(inside, name) for name in [*folders, *names]}
         return {path for path in found if not path.startswith(tuple(NOT_OURS))}
@@ -219,9 +219,7 @@ def tried(name, base, way, options):
     """The transcript of one way, and what has failed."""
     chroot = Chroot(name, base, way, options)
     chroot.run("useradd --create-home user")
-    code, said = chroot.run(f"apt-get update -qq && apt-get install -y -qq --no-install-recommends {' '.join(SHOWN_BY)}")
-    if code != 0:
-        raise CouldNotRun(f"packages cannot be installed in the chroot:\n{said[-2000:]}")
+    chroot.run("apt-get update -qq")
     for line in way.needs:
         chroot.show(line.format(rustup=f"/given/{options.rustup.name}" if options.rustup else ""))
     before = chroot.files()
@@ -232,11 +230,17 @@ def tried(name, base, way, options):
     for line in THREE:
         # 3: the machine was too noisy for a conclusion, which is an answer.
         chroot.show(line, "user", accepted=(0, 3), all_lines=name == "deb")
+    without = chroot.files()
+    code, said = chroot.run(f"apt-get install -y -qq --no-install-recommends {' '.join(SHOWN_BY)}")
+    if code != 0:
+        raise CouldNotRun(f"packages cannot be installed in the chroot:\n{said[-2000:]}")
+    shown_by = chroot.files() - without
+    chroot.text.append(f"[{', '.join(SHOWN_BY)} were installed]")
     for line in way.tried:
         chroot.show(line, "user")
     for line in way.remove:
         chroot.show(line)
-    left = sorted(chroot.files() - before)
+    left = sorted(chroot.files() - before - shown_by)
     gone = sorted(before - chroot.files())
     chroot.text.append(f"[{len(left)} files and folders are left, {len(gone)} of before are gone]")
     chroot.failures += [f"left behind: {path}" for path in left[:20]] + [f"gone: {path}" for path in gone[:20]]
@@ -256,8 +260,8 @@ def page(results, skipped, options):
         "# A fresh Debian 12",
         "",
         "Written by `scripts/first_install.py`, which makes a Debian 12 from its packages (mmdebstrap, variant minbase), anew for each way of installing,",
-        "and does there what the README says: install, try, remove. `#` is root, `$` an ordinary user. Nothing is set up besides what is shown, but for",
-        f"{', '.join(SHOWN_BY)}, which show that manual pages, completions and the library for C are found.",
+        "and does there what the README says: install, try, remove. `#` is root, `$` an ordinary user. Nothing is set up besides what is shown. After the",
+        f"three commands come {', '.join(SHOWN_BY)}, which show that manual pages, completions and the library for C are found.",
         "The packages and the static program were built on the host by `make deb` and `make dist`.",
         "",
         f"Seen on {datetime.date.today()}, {machine()}, commit {commit}. Other work was going on, so what `demo` concludes is no measurement of this page.",
