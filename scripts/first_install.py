@@ -59,7 +59,7 @@ FOUND_COMPLETIONS = [
     "fish -c 'complete -C \"isochrome doc\"' | grep doctor",
 ]
 RUSTUP = [
-    "apt-get install -y --no-install-recommends gcc libc6-dev make curl ca-certificates",
+    "apt-get install -y -qq --no-install-recommends gcc libc6-dev make curl ca-certificates",
     "{rustup} -y --profile minimal",
 ]
 C_PROGRAM = [
@@ -90,7 +90,7 @@ def ways(options):
     static = DIST / "isochrome-x86_64"
     found = {
         "deb": Way(
-            needs=["apt-get install -y --no-install-recommends gcc libc6-dev"],
+            needs=["apt-get install -y -qq --no-install-recommends gcc libc6-dev"],
             install=[f"apt-get install -y --no-install-recommends {' '.join(f'/given/{path.name}' for path in packages)}"],
             tried=[*FOUND_MANUAL, *FOUND_COMPLETIONS, *(line.format(examples="/usr/share/doc/isochrome/examples") for line in C_PROGRAM)],
             remove=["apt-get purge -y isochrome libisochrome-dev"],
@@ -120,7 +120,7 @@ def ways(options):
     }
     if options.wheel:
         found["wheel"] = Way(
-            needs=["apt-get install -y --no-install-recommends python3-venv"],
+            needs=["apt-get install -y -qq --no-install-recommends python3-venv"],
             install=["python3 -m venv /opt/tools", f"/opt/tools/bin/pip install --quiet /given/{options.wheel.name}"],
             tried=["/opt/tools/bin/python -c 'import isochrome; print(isochrome.__version__)'"],
             remove=["rm -r /opt/tools"],
@@ -181,10 +181,11 @@ class Chroot:
         print(f"  {'#' if user == 'root' else '$'} {line}", file=sys.stderr, flush=True)
         code, said = self.run(line, user)
         lines = [re.sub(r"\x1b\[[0-9;]*m", "", part.split("\r")[-1]).rstrip() for part in said.rstrip("\n").split("\n")]
+        lines = [part for part in lines if part and not part.startswith("(Reading database ...")]
         if not all_lines and len(lines) > 2 * LINES_SHOWN:
             lines = [*lines[:LINES_SHOWN], f"[... {len(lines) - 2 * LINES_SHOWN} lines ...]", *lines[-LINES_SHOWN:]]
         ending = [f"[exit code {code}]"] if code else []
-        self.text += [f"{'#' if user == 'root' else '$'} {line}", *filter(None, lines), *ending]
+        self.text += [f"{'#' if user == 'root' else '$'} {line}", *lines, *ending]
         if code not in accepted:
             self.failures.append(f"`{line}` ended with {code}")
         return code
@@ -240,7 +241,9 @@ def tried(name, base, way, options):
         chroot.show(line, "user")
     for line in way.remove:
         chroot.show(line)
-    left = sorted(chroot.files() - before - shown_by)
+    # Folders of what came in between are not ours any more.
+    kept = shown_by | {str(folder) for path in shown_by for folder in Path(path).parents}
+    left = sorted(chroot.files() - before - kept)
     gone = sorted(before - chroot.files())
     chroot.text.append(f"[{len(left)} files and folders are left, {len(gone)} of before are gone]")
     chroot.failures += [f"left behind: {path}" for path in left[:20]] + [f"gone: {path}" for path in gone[:20]]
