@@ -136,6 +136,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Lab(Experiment::Workload(options)) => workload::run(&options),
         Verb::Lab(Experiment::Kernel(kernel)) => bench::run(&kernel),
         Verb::Generate(Generated::Man { output }) => manual::pages(&output),
+        Verb::Generate(Generated::Reference { output }) => manual::reference(&output),
         Verb::Generate(Generated::Completions { shell }) => manual::completions(shell),
     }
 }

@@ -7,6 +7,7 @@ mod measure;
 mod model;
 mod place;
 mod plan;
+pub mod reference;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ pub use place::*;
 pub use plan::*;
 
 /// The visible verbs as help shows them, grouped by purpose.
-const GROUPS: [(&str, &[&str]); 6] = [
+pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Place", &["exec", "recolor", "map", "ps", "serve", "policy"]),
     ("Measure", &["doctor", "probe", "palette", "watch", "compare"]),
     ("Plan and run", &["profile", "plan", "analyze", "run", "export", "import"]),
@@ -161,7 +162,7 @@ pub enum Verb {
     Serve(ServeOptions),
     /// Check and explain the policy of `serve`
     #[command(
-        after_help = "Examples:\n  isochrome policy check examples/serve/policy.toml\n  isochrome policy diff new.toml\n  isochrome policy explain $(pidof redis-server)\n  isochrome policy status --json | jq '.classes[].members[] | select(.off_color > 0)'"
+        after_help = "Examples:\n  isochrome policy check examples/serve/policy.toml\n  isochrome policy diff new.toml\n  isochrome policy explain $(pidof redis-server)\n  isochrome policy join control --pid $(pidof filter)\n  isochrome policy status --json | jq '.classes[].members[] | select(.off_color > 0)'"
     )]
     Policy {
         /// What to do.
@@ -287,12 +288,15 @@ pub enum Verb {
         subcommand,
         alias = "bench",
         after_help = "Examples:\n  isochrome lab filter --taps 4096 --json\n  isochrome lab matmul --slice-us 25\n  \
-                      isochrome lab fft --points 2048 --raw jobs.csv\n  isochrome lab conflicts -o conflicts.json\n  isochrome lab crpd --colors 0-7 -o crpd.json\n  isochrome lab switch\n  \
+                      isochrome lab dct --colors 0-3\n  isochrome lab combined -o combined.json\n  isochrome lab fft --points 2048 --raw jobs.csv\n  isochrome lab conflicts -o conflicts.json\n  isochrome lab crpd --colors 0-7 -o crpd.json\n  isochrome lab switch\n  \
                       isochrome lab net --svg net.svg"
     )]
     Lab(Experiment),
-    /// Write manual pages, or a completion script for a shell
-    #[command(subcommand, after_help = "Examples:\n  isochrome generate man\n  isochrome generate completions bash")]
+    /// Write manual pages, the reference of the book, or shell completions
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  isochrome generate man\n  isochrome generate reference docs/reference\n  isochrome generate completions bash"
+    )]
     Generate(Generated),
 }
 
@@ -304,6 +308,13 @@ pub enum Generated {
     Man {
         /// Folder to write the pages to
         #[arg(short, long, value_name = "DIR", default_value = "man")]
+        output: PathBuf,
+    },
+    /// Write the reference as Markdown: verbs, environment, files, exit codes
+    #[command(after_help = "Example:\n  isochrome generate reference docs/reference")]
+    Reference {
+        /// Folder to write the pages to
+        #[arg(value_name = "DIR")]
         output: PathBuf,
     },
     /// Print a completion script for a shell
