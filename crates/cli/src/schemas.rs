@@ -1,5 +1,7 @@
 //! JSON Schema of everything that the tool prints or writes as JSON, made from the types. The schemas are stored in `docs/reference/schemas`.
 
+mod page;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -112,24 +114,30 @@ fn all() -> Vec<(String, Value)> {
     ]
 }
 
+/// Fails unless the file at `path` in docs/reference holds `text`; writes it if [`WRITE`] is set.
+fn stored(path: &str, text: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(path);
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(&file, text).unwrap();
+    }
+    let found = fs::read_to_string(&file).unwrap_or_default();
+    assert!(found == text, "docs/reference/{path} is not what the types say; {WRITE}=1 writes it");
+}
+
 #[test]
 fn schemas_are_those_of_the_types() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/schemas");
     let mut names = Vec::new();
-    for (id, schema) in all() {
+    let all = all();
+    for (id, schema) in &all {
         let name = id.strip_prefix("isochrome-").and_then(|id| id.split('/').next()).expect("isochrome-NAME/NUMBER");
-        let path = folder.join(format!("{name}.json"));
-        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-        if std::env::var_os(WRITE).is_some() {
-            fs::write(&path, &text).unwrap();
-        }
-        let found = fs::read_to_string(&path).unwrap_or_default();
-        assert!(found == text, "docs/reference/schemas/{name}.json is not what the types say; {WRITE}=1 writes it");
+        stored(&format!("schemas/{name}.json"), &(serde_json::to_string_pretty(schema).unwrap() + "\n"));
         names.push(format!("{name}.json"));
     }
     names.sort_unstable();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/schemas");
     let mut found: Vec<String> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     found.sort_unstable();
     assert_eq!(found, names);
+    stored("schemas.md", &page::page(&all));
 }
