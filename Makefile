@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python lint bench results torture compat emulated matrix build install uninstall deb dist deny licenses release-check
+.PHONY: demo check test test-python lint bench results torture compat emulated matrix build install uninstall deb dist deny licenses release-check book mdbook
 
 # Paths of the machine that builds are no part of what is built: everybody who builds a release gets the same bytes.
 REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/isochrome
@@ -47,9 +47,23 @@ test-python: toolchain python $(VENV)/made
 
 lint: toolchain python
 	$(PYTHON) scripts/structure.py
+	$(PYTHON) scripts/book.py check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+# The book as a site in target/book, with all links checked. mdBook is installed in target/tools, unless its version is there already.
+MDBOOK := 0.5.4
+TOOLS := $(abspath $(or $(CARGO_TARGET_DIR),target))/tools
+BOOK := $(abspath $(or $(CARGO_TARGET_DIR),target))/book
+WITH_TOOLS := PATH="$(TOOLS)/bin:$$PATH"
+book: mdbook
+	$(WITH_TOOLS) mdbook build docs --dest-dir $(BOOK)
+	$(PYTHON) scripts/book.py built $(BOOK)
+
+mdbook: toolchain python
+	$(WITH_TOOLS) mdbook --version 2>/dev/null | grep -qx 'mdbook v$(MDBOOK)' || \
+	  $(CARGO) install mdbook --version $(MDBOOK) --locked --root $(TOOLS)
 
 # Timing: nothing else should run meanwhile.
 bench: toolchain
