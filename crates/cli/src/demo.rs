@@ -53,7 +53,7 @@ pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Res
         Err(error) => return Err(error),
     };
     let (palette, pool) = found;
-    eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100))));
+    eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100)).checks));
     eprintln!("level {}: {} colors by {} in {:.1} s", palette.level, palette.colors, palette.method, palette.seconds);
 
     let mut shown = Shown::default();

@@ -5,6 +5,7 @@ use std::error::Error;
 
 use isochrome_host::color::ColorError;
 use isochrome_host::counters::CounterError;
+use isochrome_host::doctor::FixError;
 use isochrome_host::error::SystemError;
 use isochrome_host::load::flooder::FloodError;
 use isochrome_host::load::net::NetError;
@@ -80,6 +81,8 @@ fn hint(error: &(dyn Error + 'static)) -> String {
         CounterError::Failed { .. } => "; see `isochrome doctor`";
         CounterError::NoMissEvent { .. } => ": `isochrome palette --by timing`";
         CounterError::NoMissRatio { .. } => ": --level 1 to 3";
+        FixError::NotAtStart => ": `isochrome doctor --fix --yes`";
+        FixError::Foreign { .. } => "; or leave --persistent away";
         SchedError::SwitchesForbidden { .. } =>
             "; `isochrome watch PID` and `isochrome watch -- CMD` watch processes of your own";
         FloodError::NoDoublePurge(_) => ": `isochrome lab flood --pattern write`";

@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 /// Carries out `verb` and returns its verdict.
 fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
     match verb {
-        Verb::Doctor { json } => doctor::run(json),
+        Verb::Doctor(options) => doctor::run(&options),
         Verb::Probe(options) => probe::run(&options),
         Verb::Palette(options) => palette::run(&options),
         Verb::Map(options) => map::run(&options),

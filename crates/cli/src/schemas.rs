@@ -82,7 +82,7 @@ fn of_evidence() -> (String, Value) {
 /// Returns all schemas with their names.
 fn all() -> Vec<(String, Value)> {
     vec![
-        of::<doctor::Examined>(doctor::SCHEMA),
+        of::<isochrome_host::doctor::Examination>(doctor::SCHEMA),
         of::<Machine>(machine::SCHEMA),
         of::<crate::palette::Outcome>(crate::palette::SCHEMA),
         of::<Palette>(palette::SCHEMA),

@@ -128,7 +128,39 @@ fn doctor_checks_the_machine_and_says_what_helps() {
     for check in checks {
         assert!(check["why"].as_str().is_some_and(|why| !why.is_empty()), "{check}");
     }
-    assert!(stdout(&isochrome(&["doctor"])).contains("cache level 2"));
+    let text = stdout(&isochrome(&["doctor"]));
+    assert!(text.contains("cache level 2") && text.contains("\nThis machine can: "), "{text}");
+}
+
+#[test]
+fn doctor_names_only_commands_that_exist_here() {
+    let output = isochrome(&["doctor", "--json"]);
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let named = |entry: &serde_json::Value, key: &str| entry[key].as_str().map(str::to_owned);
+    let checks = found["checks"].as_array().unwrap().iter().filter(|check| check["package"].is_null());
+    let commands = checks.flat_map(|check| [named(check, "remedy"), named(check, "persistent")]).flatten();
+    let mut count = 0;
+    for command in commands {
+        // Programs stand at the start and behind a pipe, an `&&` or a parenthesis.
+        for part in command.split("&& ").flat_map(|part| part.split("| ")).flat_map(|part| part.split("$(")) {
+            let program = part.split(' ').next().unwrap();
+            let known = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
+            // `isochrome` is this program, and may not be installed.
+            assert!(program == "isochrome" || known.status.success(), "{program}: {command}");
+            count += 1;
+        }
+    }
+    assert!(count > 0 || found["first"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn doctor_changes_nothing_that_was_not_asked_for() {
+    let refused = |arguments: &[&str]| assert_eq!(isochrome(arguments).status.code(), Some(1), "{arguments:?}");
+    refused(&["doctor", "--yes"]);
+    refused(&["doctor", "--persistent"]);
+    refused(&["doctor", "--dry-run"]);
+    refused(&["doctor", "--fix", "--undo"]);
+    refused(&["doctor", "--fix", "--json"]);
 }
 
 #[test]

@@ -4,6 +4,29 @@ use std::net::SocketAddr;
 
 use super::*;
 
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorOptions {
+    /// Make the harmless settings that help, after asking about each
+    #[arg(long, group = "change")]
+    pub fix: bool,
+    /// Take back what --fix has changed
+    #[arg(long, group = "change")]
+    pub undo: bool,
+    /// Make all of them without asking
+    #[arg(long, requires = "fix")]
+    pub yes: bool,
+    /// Make them at every start as well, by files in /etc/sysctl.d and /etc/tmpfiles.d
+    #[arg(long, requires = "fix")]
+    pub persistent: bool,
+    /// Show what --fix or --undo would do, and change nothing
+    #[arg(long, requires = "change")]
+    pub dry_run: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "change")]
+    pub json: bool,
+}
+
 /// Options of `watch`.
 #[derive(Debug, Args)]
 pub struct WatchOptions {

@@ -123,13 +123,12 @@ impl Arguments {
 pub enum Verb {
     /// Show what this machine allows, and how to allow more
     #[command(
-        after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.checks[] | select(.status != \"ok\")'"
+        after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.checks[] | select(.status != \"ok\")'\n  \
+                      isochrome doctor --fix --dry-run\n  isochrome doctor --fix\n  isochrome doctor --fix --yes --persistent\n  isochrome doctor --undo\n\
+                      --fix sets only what one write takes back, what ends no program, and what gives nobody more rights: how the kernel moves pages, and\n\
+                      the number of mappings. --undo leaves alone what somebody else has changed since. Both need root."
     )]
-    Doctor {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Doctor(DoctorOptions),
     /// Measure the caches: latencies, refill time, sharing, retention
     #[command(
         after_help = "Examples:\n  isochrome probe\n  isochrome probe --cpu 1 -o machine.json\nWithout --cpu every CPU is probed."

@@ -6,6 +6,7 @@
 //! failure.
 
 mod costs;
+mod doctoring;
 mod fixture;
 mod packets;
 mod palette;
@@ -26,6 +27,8 @@ fn main() -> ExitCode {
         trial("palette_classifies_again_as_before", palette::palette_again),
         trial("palette_without_privileges_needs_no_frame_numbers", palette::palette_unprivileged),
         trial("bench_filter_reports_every_condition_with_equal_n", costs::bench_filter),
+        trial("doctor_makes_the_harmless_settings_and_takes_them_back", doctoring::fix_and_undo),
+        trial("doctor_changes_settings_for_root_only", doctoring::without_root),
         trial("a_saved_palette_maps_a_program_and_is_verified", palette::map_of_a_program),
         trial("an_unprivileged_user_starts_a_program_on_colors", placing::exec_unprivileged),
         trial("a_program_gets_its_colors_with_nothing_set_up", placing::exec_as_root),

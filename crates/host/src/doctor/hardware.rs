@@ -4,7 +4,8 @@ use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::units::format_list;
 
-use super::{Check, ROOT, Status};
+use super::remedy::{sysctl, write};
+use super::{Check, Gain, Price, Status};
 use crate::counters::events::{events_of, miss_events};
 use crate::counters::{CounterError, Slots};
 use crate::error::without_hint;
@@ -21,7 +22,7 @@ pub(super) fn virtualization(hypervisor: Option<&str>) -> Check {
             format!("virtual machine ({name})"),
             "frame numbers are the guest's own, so colors must be measured; unseen neighbors may share every cache",
         )
-        .remedy("isochrome palette --by timing", "none"),
+        .advice("isochrome palette --by timing", "none"),
     }
 }
 
@@ -103,7 +104,7 @@ pub(super) fn counters(processor: &Processor, trial: &Result<Slots, CounterError
         }
         Err(CounterError::Forbidden { paranoid, .. }) => {
             Check::new(NAME, Status::Missing, format!("forbidden, kernel.perf_event_paranoid is {paranoid}"), BY_TIMING)
-                .remedy("sysctl kernel.perf_event_paranoid=2", ROOT)
+                .fix(sysctl("kernel.perf_event_paranoid", 2), Gain::Ability, Price::Protection)
         }
         Err(CounterError::Absent { source, .. }) => Check::new(
             NAME,
@@ -134,8 +135,15 @@ pub(super) fn governor(sysfs: &Sysfs, machine: Option<&Machine>) -> Check {
         [mode] if mode == "performance" => {
             Check::new(NAME, Status::Ok, mode.as_str(), "the frequency stays high between jobs")
         }
-        _ => Check::new(NAME, Status::Limited, modes.join(", "), "jobs start slow after every pause")
-            .remedy("echo performance | tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor", ROOT),
+        _ => Check::new(NAME, Status::Limited, modes.join(", "), "jobs start slow after every pause").fix(
+            write(
+                "sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+                "performance",
+                Some("cpufreq.default_governor=performance".to_owned()),
+            ),
+            Gain::Times,
+            Price::Host,
+        ),
     }
 }
 
@@ -143,14 +151,18 @@ pub(super) fn threads(sysfs: &Sysfs, is_virtual: bool) -> Check {
     const NAME: &str = "hardware threads";
     match sysfs.text("sys/devices/system/cpu/smt/active").as_deref() {
         Some("1") => Check::new(NAME, Status::Limited, "on", "two CPUs share one core with its first and second level")
-            .remedy("echo off > /sys/devices/system/cpu/smt/control", ROOT),
+            .fix(
+                write("sys/devices/system/cpu/smt/control", "off", Some("nosmt".to_owned())),
+                Gain::Times,
+                Price::Host,
+            ),
         _ if is_virtual => Check::new(
             NAME,
             Status::Limited,
             "not visible in a virtual machine",
             "an unseen sibling may share the core",
         )
-        .remedy("isochrome probe", "none"),
+        .advice("isochrome probe", "none"),
         _ => Check::new(NAME, Status::Ok, "off or none", "each CPU has its core for itself"),
     }
 }

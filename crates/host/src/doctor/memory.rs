@@ -4,14 +4,19 @@ use std::io;
 
 use isochrome_model::units::Bytes;
 
-use super::{Check, ROOT, SETCAP, Status, Trials};
+use super::remedy::{Action, run, sysctl};
+use super::{Check, Gain, Price, SETCAP, Status, Trials};
 use crate::machine::sysfs::Sysfs;
 use crate::sys::userfault;
 
 pub(super) fn frame_numbers(trial: &io::Result<u64>, is_virtual: bool) -> Check {
     const NAME: &str = "frame numbers";
     match trial {
-        Ok(0) => Check::new(NAME, Status::Limited, "hidden", "colors must be measured").remedy(SETCAP, ROOT),
+        Ok(0) => Check::new(NAME, Status::Limited, "hidden", "colors must be measured").fix(
+            run(SETCAP),
+            Gain::Ability,
+            Price::Protection,
+        ),
         Ok(_) if is_virtual => {
             Check::new(NAME, Status::Ok, "visible", "they are the guest's own, and colors do not follow from them")
         }
@@ -48,7 +53,7 @@ pub(super) fn userfaultfd(sysfs: &Sysfs, trials: &Trials) -> Check {
         };
         let check = Check::new(NAME, Status::Missing, found, "live processes cannot be recolored");
         return if denied(&trials.userfault_full) || denied(&trials.userfault_user) {
-            check.remedy("sysctl vm.unprivileged_userfaultfd=1", ROOT)
+            check.fix(sysctl("vm.unprivileged_userfaultfd", 1), Gain::Ability, Price::Protection)
         } else {
             check
         };
@@ -66,30 +71,57 @@ pub(super) fn userfaultfd(sysfs: &Sysfs, trials: &Trials) -> Check {
         Ok(_) => Check::new(NAME, Status::Ok, found, why),
         Err(_) => {
             let why = format!("{why}; system calls of the target on an empty page fail during a move");
-            Check::new(NAME, Status::Limited, found, why).remedy("sysctl vm.unprivileged_userfaultfd=1", ROOT)
+            Check::new(NAME, Status::Limited, found, why).fix(
+                sysctl("vm.unprivileged_userfaultfd", 1),
+                Gain::Ability,
+                Price::Protection,
+            )
         }
     }
 }
 
 pub(super) fn tracing(sysfs: &Sysfs, may_trace_all: bool) -> Check {
     const NAME: &str = "tracing processes";
+    // The kernel does not take this value back. A file of the administrator sets it at every start.
+    const FORGET: &str =
+        "sed -i '/ptrace_scope/d' $(grep -ls ptrace_scope /etc/sysctl.conf /etc/sysctl.d/*.conf) && reboot";
     const WHY: &str = "exec and recolor stop a program while its pages move";
     let scope = sysfs.text("proc/sys/kernel/yama/ptrace_scope");
     match scope.as_deref() {
         Some("3") => {
             Check::new(NAME, Status::Missing, "forbidden to all until the next boot (kernel.yama.ptrace_scope 3)", WHY)
-                .remedy("sed -i '/ptrace_scope/d' /etc/sysctl.d/*.conf && reboot", ROOT)
+                .fix(run(FORGET), Gain::Ability, Price::Protection)
         }
         _ if may_trace_all => Check::new(NAME, Status::Ok, "permitted", WHY),
-        Some("2") => Check::new(NAME, Status::Missing, "needs CAP_SYS_PTRACE (kernel.yama.ptrace_scope 2)", WHY)
-            .remedy("sysctl kernel.yama.ptrace_scope=1", ROOT),
+        Some("2") => Check::new(NAME, Status::Missing, "needs CAP_SYS_PTRACE (kernel.yama.ptrace_scope 2)", WHY).fix(
+            sysctl("kernel.yama.ptrace_scope", 1),
+            Gain::Ability,
+            Price::Protection,
+        ),
         Some("1") => {
             let why = "exec reaches the programs it starts; recolor does not reach those that run already";
-            Check::new(NAME, Status::Limited, "children only (kernel.yama.ptrace_scope 1)", why)
-                .remedy("sysctl kernel.yama.ptrace_scope=0", ROOT)
+            Check::new(NAME, Status::Limited, "children only (kernel.yama.ptrace_scope 1)", why).fix(
+                sysctl("kernel.yama.ptrace_scope", 0),
+                Gain::Ability,
+                Price::Protection,
+            )
         }
-        _ => Check::new(NAME, Status::Limited, "this user's processes", "those of other users are out of reach")
-            .remedy(SETCAP, ROOT),
+        _ => Check::new(NAME, Status::Limited, "this user's processes", "those of other users are out of reach").fix(
+            run(SETCAP),
+            Gain::Ability,
+            Price::Protection,
+        ),
+    }
+}
+
+/// Returns which programs a process without further rights can stop and move, in words; `None` if it can stop none.
+pub(super) fn traceable(sysfs: &Sysfs, may_trace_all: bool) -> Option<&'static str> {
+    match sysfs.text("proc/sys/kernel/yama/ptrace_scope").as_deref() {
+        Some("3") => None,
+        _ if may_trace_all => Some("running programs"),
+        Some("2") => None,
+        Some("1") => Some("programs that it starts"),
+        _ => Some("running programs of this user"),
     }
 }
 
@@ -102,7 +134,14 @@ pub(super) fn memlock(limit: Option<Bytes>) -> Check {
             format!("{limit} at most"),
             "larger jobs can be paged out, and locking fails beyond the limit",
         )
-        .remedy("prlimit --pid $$ --memlock=unlimited:unlimited", ROOT),
+        .fix(
+            Action::Run {
+                now: "prlimit --pid $$ --memlock=unlimited:unlimited".to_owned(),
+                lasting: Some(SETCAP.to_owned()),
+            },
+            Gain::Times,
+            Price::Protection,
+        ),
     }
 }
 
@@ -116,7 +155,10 @@ pub(super) fn map_count(sysfs: &Sysfs, can_move: bool) -> Option<Check> {
         Check::new("mappings", Status::Ok, found, "moving pages does not run out of them")
     } else {
         let why = "without UFFDIO_MOVE every moved page may become a mapping of its own";
-        Check::new("mappings", Status::Limited, found, why)
-            .remedy(format!("sysctl vm.max_map_count={MAP_COUNT_WANTED}"), ROOT)
+        Check::new("mappings", Status::Limited, found, why).fix(
+            sysctl("vm.max_map_count", MAP_COUNT_WANTED),
+            Gain::Ability,
+            Price::Harmless,
+        )
     })
 }

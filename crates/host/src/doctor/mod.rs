@@ -1,24 +1,36 @@
 //! Checks of what this machine permits and what it refuses, with the command that would lift each refusal.
 //!
-//! [`Trials::run`] tries operations on this machine. [`checks`] judges the results together with the kernel's files and needs nothing else, so
-//! a machine model can be examined as well. The caller decides how the checks are shown.
+//! [`Trials::run`] tries operations on this machine. [`examination`] judges the results together with the machine's files and needs nothing
+//! else, so a machine model can be examined as well. The caller decides how the checks are shown. [`Changes`] makes the harmless settings
+//! among the remedies, and undoes them.
 
+mod drop_in;
+mod fix;
 mod hardware;
 mod memory;
 mod movers;
+mod remedy;
 mod scheduling;
+mod summary;
 mod trials;
 
 use std::time::Duration;
 
+use isochrome_model::machine::Machine;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use self::fix::{Changes, Fix, FixError, Persisted, Undone, harmless};
 use self::hardware::{caches, counters, governor, threads, timer, virtualization};
 use self::memory::{can_move, frame_numbers, map_count, memlock, tracing, userfaultfd};
 pub use self::movers::movers;
+use self::remedy::{Action, Platform};
+pub use self::remedy::{Gain, Price, Setting};
 use self::scheduling::{cpuset, fifo, isolation, new_processes, resctrl, steal, throttling};
+pub use self::summary::Step;
+use self::summary::{abilities, first_steps};
 pub use self::trials::Trials;
+use crate::machine::distribution::Distribution;
 use crate::machine::sysfs::{Note, Sysfs};
 
 /// Availability of a feature.
@@ -44,22 +56,73 @@ pub struct Check {
     pub found: String,
     /// Meaning of the finding for isochrome.
     pub why: String,
-    /// Command that improves the availability.
+    /// Command that improves the availability, until the next boot if there is a persistent one as well.
     pub remedy: Option<String>,
     /// Who may run that command.
     pub privilege: Option<String>,
+    /// Command that makes the improvement last beyond the next boot, if that is another one and this machine has a way.
+    pub persistent: Option<String>,
+    /// How the command's program is installed, if it is missing.
+    pub package: Option<String>,
+    /// What the remedy is good for, if it is a fix and not another way to go.
+    pub gain: Option<Gain>,
+    /// What the fix costs the rest of the machine.
+    pub price: Option<Price>,
+    /// Whether `isochrome doctor --fix` does it: whether it is harmless and sets a value of the kernel.
+    pub fixable: bool,
+    /// What the commands do.
+    #[serde(skip)]
+    action: Option<Action>,
 }
 
 impl Check {
     fn new(name: impl Into<String>, status: Status, found: impl Into<String>, why: impl Into<String>) -> Check {
-        Check { name: name.into(), status, found: found.into(), why: why.into(), remedy: None, privilege: None }
+        Check {
+            name: name.into(),
+            status,
+            found: found.into(),
+            why: why.into(),
+            remedy: None,
+            privilege: None,
+            persistent: None,
+            package: None,
+            gain: None,
+            price: None,
+            fixable: false,
+            action: None,
+        }
     }
 
-    fn remedy(mut self, command: impl Into<String>, privilege: &str) -> Check {
+    /// Names a command by which one gets along with the finding.
+    fn advice(mut self, command: impl Into<String>, privilege: &str) -> Check {
         self.remedy = Some(command.into());
         self.privilege = Some(privilege.to_owned());
         self
     }
+
+    /// Names what mends the finding. Its commands depend on the machine: see [`Platform::name_commands`].
+    fn fix(mut self, action: Action, gain: Gain, price: Price) -> Check {
+        self.fixable = price == Price::Harmless && matches!(action, Action::Set(_));
+        (self.action, self.gain, self.price) = (Some(action), Some(gain), Some(price));
+        self
+    }
+}
+
+/// Everything that is known of a machine after its examination.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Examination {
+    /// All checks, in the order of the text.
+    pub checks: Vec<Check>,
+    /// The distribution.
+    pub distribution: Distribution,
+    /// Boot loader by which the kernel's command line is changed; `null` if none is installed here.
+    pub boot_loader: Option<String>,
+    /// What the machine can do.
+    pub can: Vec<String>,
+    /// What the machine cannot do, each with the checks that say why.
+    pub cannot: Vec<String>,
+    /// What to do first, the most useful fix first; empty if nothing is to be done.
+    pub first: Vec<Step>,
 }
 
 const ROOT: &str = "root";
@@ -69,14 +132,14 @@ const ROOT: &str = "root";
 const SETCAP: &str =
     "setcap cap_sys_admin,cap_sys_ptrace,cap_sys_nice,cap_ipc_lock,cap_perfmon+ep \"$(command -v isochrome)\"";
 
-/// Examines this machine, and returns all checks. Steal time is watched for `interval`.
-pub fn examine(interval: Duration) -> Vec<Check> {
-    checks(&Sysfs::system(), &Trials::run(interval))
+/// Examines this machine. Steal time is watched for `interval`.
+pub fn examine(interval: Duration) -> Examination {
+    examination(&Sysfs::system(), &Trials::run(interval))
 }
 
-/// Returns all checks, judged by the kernel's files in `sysfs` and the results of the trials.
-pub fn checks(sysfs: &Sysfs, trials: &Trials) -> Vec<Check> {
-    let processor = sysfs.processor().unwrap_or_default();
+/// Judges a machine by its files below the root `sysfs` and by the results of the trials.
+pub fn examination(sysfs: &Sysfs, trials: &Trials) -> Examination {
+    let platform = Platform::read(sysfs);
     let (machine, notes) = match sysfs.machine() {
         Ok((machine, notes)) => (Some(machine), notes),
         Err(error) => {
@@ -84,9 +147,25 @@ pub fn checks(sysfs: &Sysfs, trials: &Trials) -> Vec<Check> {
             (None, vec![note])
         }
     };
-    let hypervisor = machine.as_ref().and_then(|m| m.hypervisor.clone());
-    let mut all = vec![virtualization(hypervisor.as_deref())];
-    all.extend(machine.as_ref().map(caches).unwrap_or_default());
+    let mut checks = checks(sysfs, trials, machine.as_ref(), &notes);
+    checks.iter_mut().for_each(|check| platform.name_commands(check));
+    let (can, cannot) = abilities(sysfs, machine.as_ref(), trials, &checks, &movers(sysfs));
+    Examination {
+        first: first_steps(&checks),
+        checks,
+        boot_loader: platform.boot_loader.as_ref().ok().map(|loader| loader.name.to_owned()),
+        distribution: platform.distribution,
+        can,
+        cannot,
+    }
+}
+
+/// Returns all checks, in the order of the text.
+fn checks(sysfs: &Sysfs, trials: &Trials, machine: Option<&Machine>, notes: &[Note]) -> Vec<Check> {
+    let processor = sysfs.processor().unwrap_or_default();
+    let hypervisor = machine.and_then(|m| m.hypervisor.as_deref());
+    let mut all = vec![virtualization(hypervisor)];
+    all.extend(machine.map(caches).unwrap_or_default());
     all.extend(notes.iter().map(|note| {
         let why = if note.hint.is_empty() {
             note.reason.clone()
@@ -106,11 +185,11 @@ pub fn checks(sysfs: &Sysfs, trials: &Trials) -> Vec<Check> {
     all.push(memlock(trials.memlock_limit));
     all.extend(map_count(sysfs, can_move(trials)));
     all.extend(movers(sysfs));
-    all.push(isolation(sysfs, machine.as_ref()));
-    all.push(governor(sysfs, machine.as_ref()));
+    all.push(isolation(sysfs, machine));
+    all.push(governor(sysfs, machine));
     all.push(threads(sysfs, hypervisor.is_some()));
     all.push(resctrl(sysfs));
-    all.extend(cpuset(sysfs, machine.as_ref()));
+    all.extend(cpuset(sysfs, machine));
     all.push(steal(trials.steal, hypervisor.is_some()));
     all
 }
@@ -127,7 +206,7 @@ mod tests {
     use crate::counters::{CounterError, Slots};
     use crate::sys::userfault;
 
-    fn described(name: &str) -> Sysfs {
+    pub(super) fn described(name: &str) -> Sysfs {
         Sysfs::at(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines").join(name))
     }
 
@@ -136,7 +215,7 @@ mod tests {
     }
 
     /// Returns the results of trials on a machine that allows everything.
-    fn generous() -> Trials {
+    pub(super) fn generous() -> Trials {
         Trials {
             counters: Ok(Slots { usable: 5, defect: None }),
             frame_number: Ok(77),
@@ -171,7 +250,7 @@ mod tests {
             memlock_limit: Some(Bytes(8 << 20)),
             steal: Some(0.02),
         };
-        let checks = checks(&described("i7-2600"), &trials);
+        let checks = examination(&described("i7-2600"), &trials).checks;
         for name in [
             "performance counters",
             "frame numbers",
@@ -189,33 +268,39 @@ mod tests {
 
     #[test]
     fn in_a_virtual_machine_visible_frame_numbers_do_not_give_colors() {
-        let guest = checks(&described("zen3-vm"), &generous());
+        let guest = examination(&described("zen3-vm"), &generous()).checks;
         assert_eq!(find(&guest, "virtualization").status, Status::Limited);
         assert!(find(&guest, "frame numbers").why.contains("guest's own"));
         assert!(find(&guest, "hardware threads").why.contains("unseen"));
-        let metal = checks(&described("i7-2600"), &generous());
+        let metal = examination(&described("i7-2600"), &generous()).checks;
         assert_eq!(find(&metal, "virtualization").status, Status::Ok);
         assert!(find(&metal, "frame numbers").why.contains("computed"));
     }
 
     #[test]
     fn each_cache_level_tells_its_colors_and_hidden_ones_are_missing() {
-        let all = checks(&described("zen3-vm"), &generous());
+        let all = examination(&described("zen3-vm"), &generous()).checks;
         assert_eq!(find(&all, "cache level 2").found, "512 KiB, 8 ways, 1024 sets, 16 colors, private to each CPU");
         // 32 MiB / (16 ways x 4 KiB) = 512 colors, if it were one slice.
         let outer = find(&all, "cache level 3");
         assert_eq!(outer.found, "32 MiB, 16 ways, 32768 sets, up to 512 colors, shared by CPUs 0-1");
         assert_eq!(outer.status, Status::Limited);
         assert!(find(&all, "cache level 1").why.contains("cannot partition"));
-        let sparse = checks(&described("sparse"), &generous());
+        let sparse = examination(&described("sparse"), &generous()).checks;
         assert_eq!(find(&sparse, "cache level 3 (unified)").status, Status::Missing);
     }
 
     #[test]
     fn counters_without_a_known_second_level_event_are_limited() {
         // Sandy Bridge has no event for second-level data misses. The made-up Arm machine has one.
-        assert_eq!(find(&checks(&described("i7-2600"), &generous()), "performance counters").status, Status::Limited);
-        assert_eq!(find(&checks(&described("sparse"), &generous()), "performance counters").status, Status::Ok);
+        assert_eq!(
+            find(&examination(&described("i7-2600"), &generous()).checks, "performance counters").status,
+            Status::Limited
+        );
+        assert_eq!(
+            find(&examination(&described("sparse"), &generous()).checks, "performance counters").status,
+            Status::Ok
+        );
     }
 
     #[test]
@@ -237,7 +322,7 @@ mod tests {
         write("proc/sys/kernel/sched_rt_runtime_us", "-1\n");
         assert_eq!(throttling(&sysfs).unwrap().status, Status::Ok);
         write("proc/filesystems", "nodev\tsysfs\nnodev\tresctrl\n");
-        assert_eq!(resctrl(&sysfs).remedy.as_deref(), Some("mount -t resctrl resctrl /sys/fs/resctrl"));
+        assert!(resctrl(&sysfs).action.is_some());
         write("proc/self/mounts", "resctrl /sys/fs/resctrl resctrl rw 0 0\n");
         assert_eq!(resctrl(&sysfs).status, Status::Ok);
         let machine = described("i7-2600").machine().unwrap().0;
@@ -250,7 +335,7 @@ mod tests {
         {
             write("proc/sys/kernel/yama/ptrace_scope", scope);
             assert_eq!(tracing(&sysfs, false).status, status, "{scope}");
-            assert!(tracing(&sysfs, false).remedy.is_some());
+            assert!(tracing(&sysfs, false).action.is_some());
             assert_eq!(tracing(&sysfs, true).status == Status::Ok, scope != "3");
         }
         write("proc/swaps", "Filename\t\tType\n/dev/sda2 partition 1 0 -2\n");
@@ -272,6 +357,6 @@ mod tests {
         assert!(free_page_reporting(&sysfs).unwrap().found.contains("512 pages"));
         write("sys/bus/virtio/drivers/virtio_balloon/virtio0/features", "0110000100000000\n");
         assert_eq!(free_page_reporting(&sysfs), None);
-        assert!(movers(&sysfs).iter().filter(|check| check.status != Status::Ok).all(|check| check.remedy.is_some()));
+        assert!(movers(&sysfs).iter().filter(|check| check.status != Status::Ok).all(|check| check.action.is_some()));
     }
 }

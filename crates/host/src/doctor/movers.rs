@@ -1,6 +1,7 @@
 //! Checks of the mechanisms that move pages to other frames without the program's knowledge.
 
-use super::{Check, ROOT, Status};
+use super::remedy::{Action, sysctl, write};
+use super::{Check, Gain, Price, Status};
 use crate::machine::sysfs::Sysfs;
 
 /// Returns a check of each mechanism of this kernel that moves pages to other frames without the program's knowledge, so that its colors
@@ -22,7 +23,7 @@ fn compaction(sysfs: &Sysfs) -> Check {
         None => Check::new(NAME, Status::Ok, "not in this kernel", "it moves no pages"),
         Some("0") => Check::new(NAME, Status::Ok, "spares locked pages", "colors of locked memory last"),
         Some(_) => Check::new(NAME, Status::Limited, "may move locked pages", "colors can change while a task runs")
-            .remedy("sysctl vm.compact_unevictable_allowed=0", ROOT),
+            .fix(sysctl("vm.compact_unevictable_allowed", 0), Gain::Colors, Price::Harmless),
     }
 }
 
@@ -36,7 +37,7 @@ fn proactive_compaction(sysfs: &Sysfs) -> Option<Check> {
             format!("vm.compaction_proactiveness {level}"),
             "the kernel moves pages in the background to make large blocks: their colors drift",
         )
-        .remedy("sysctl vm.compaction_proactiveness=0", ROOT),
+        .fix(sysctl("vm.compaction_proactiveness", 0), Gain::Colors, Price::Harmless),
     })
 }
 
@@ -51,7 +52,11 @@ pub(super) fn huge_pages(sysfs: &Sysfs) -> Option<Check> {
             mode,
             "a huge page has every color; it is split when moved, which takes milliseconds, and may form again",
         )
-        .remedy(format!("echo madvise > /{FILE}"), ROOT),
+        .fix(
+            write(FILE, "madvise", Some("transparent_hugepage=madvise".to_owned())),
+            Gain::Colors,
+            Price::Harmless,
+        ),
         _ => Check::new("transparent huge pages", Status::Ok, mode, "pages stay small unless a program asks otherwise"),
     })
 }
@@ -66,8 +71,18 @@ fn same_page_merging(sysfs: &Sysfs) -> Check {
             "on",
             "equal pages become one frame, and get another when written: their colors drift, and merged pages cannot be moved",
         )
-        .remedy("echo 2 > /sys/kernel/mm/ksm/run", ROOT),
+        .fix(write("sys/kernel/mm/ksm/run", 2, None), Gain::Colors, unmerging(sysfs)),
         Some(_) => Check::new(NAME, Status::Ok, "off", "it moves no pages"),
+    }
+}
+
+/// Returns the price of giving every merged page a frame of its own again: memory, which may be short.
+fn unmerging(sysfs: &Sysfs) -> Price {
+    let merged = sysfs.text("sys/kernel/mm/ksm/pages_sharing").and_then(|pages| pages.parse::<u64>().ok());
+    let needed = merged.zip(sysfs.page_bytes().ok()).map(|(pages, page)| pages.saturating_mul(page.0));
+    match needed.zip(sysfs.memory("MemAvailable")) {
+        Some((needed, available)) if needed <= available.0 / 2 => Price::Harmless,
+        _ => Price::Host,
     }
 }
 
@@ -77,25 +92,52 @@ fn numa_balancing(sysfs: &Sysfs) -> Check {
         None => Check::new(NAME, Status::Ok, "not in this kernel", "it moves no pages"),
         Some("0") => Check::new(NAME, Status::Ok, "off", "it moves no pages"),
         Some(_) => Check::new(NAME, Status::Limited, "on", "pages move to the node that uses them: their colors drift")
-            .remedy("sysctl kernel.numa_balancing=0", ROOT),
+            .fix(sysctl("kernel.numa_balancing", 0), Gain::Colors, Price::Harmless),
     }
 }
 
 pub(super) fn swap(sysfs: &Sysfs) -> Option<Check> {
-    let areas = sysfs.text("proc/swaps")?.lines().skip(1).filter(|line| !line.trim().is_empty()).count();
-    Some(match areas {
-        0 => Check::new("swap", Status::Ok, "off", "pages stay where they are"),
-        _ => Check::new(
+    let text = sysfs.text("proc/swaps")?;
+    let areas: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    Some(match areas.as_slice() {
+        [] => Check::new("swap", Status::Ok, "off", "pages stay where they are"),
+        areas => Check::new(
             "swap",
             Status::Limited,
-            format!("{areas} in use"),
+            format!("{} in use", areas.len()),
             "a page that was swapped out returns in another frame",
         )
-        .remedy("swapoff -a", ROOT),
+        .fix(
+            Action::Run { now: "swapoff -a".to_owned(), lasting: without_swap(sysfs, areas).map(str::to_owned) },
+            Gain::Colors,
+            Price::Host,
+        ),
     })
 }
 
+/// Returns the command that keeps these areas unused after the next boot; `None` if it is not known who uses them.
+fn without_swap(sysfs: &Sysfs, areas: &[&str]) -> Option<&'static str> {
+    let in_table = |text: String| {
+        let mut lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        lines.any(|line| line.split_whitespace().nth(2) == Some("swap"))
+    };
+    if areas.iter().all(|area| area.starts_with("/dev/zram")) {
+        // An empty file takes the place of the distribution's own.
+        let generator = "usr/lib/systemd/system-generators/zram-generator";
+        sysfs.has(generator).then_some(": > /etc/systemd/zram-generator.conf")
+    } else if areas.contains(&"/var/swap") && sysfs.has_program("dphys-swapfile") {
+        Some("systemctl disable dphys-swapfile")
+    } else if sysfs.text("etc/fstab").is_some_and(in_table) {
+        Some("sed -i '/^[^#].*[[:space:]]swap[[:space:]]/s/^/#/' /etc/fstab")
+    } else {
+        None
+    }
+}
+
 pub(super) fn free_page_reporting(sysfs: &Sysfs) -> Option<Check> {
+    const ORDER: &str = "sys/module/page_reporting/parameters/page_reporting_order";
+    /// Order of the largest block on most machines with pages of 4 KiB.
+    const USUAL: u32 = 10;
     let frames = sysfs.reported_block_frames()?;
     let check = Check::new(
         "free page reporting",
@@ -103,5 +145,15 @@ pub(super) fn free_page_reporting(sysfs: &Sysfs) -> Option<Check> {
         format!("free memory goes to the host in blocks of {frames} pages"),
         "memory that was free lies on other frames of the host when it is used again, so its colors change",
     );
-    Some(check.remedy("echo 10 > /sys/module/page_reporting/parameters/page_reporting_order", ROOT))
+    let largest = sysfs.largest_order().unwrap_or(USUAL);
+    let order = sysfs.text(ORDER).and_then(|order| order.parse::<u32>().ok());
+    Some(match order {
+        Some(order) if order < largest => check.fix(
+            write(ORDER, largest, Some(format!("page_reporting.page_reporting_order={largest}"))),
+            Gain::Colors,
+            Price::Harmless,
+        ),
+        // There are no larger blocks, or the kernel does not let one choose.
+        _ => check,
+    })
 }

@@ -5,7 +5,8 @@ use std::io;
 use isochrome_model::machine::Machine;
 use isochrome_model::units::{format_list, parse_list};
 
-use super::{Check, ROOT, SETCAP, Status};
+use super::remedy::{Action, run, sysctl};
+use super::{Check, Gain, Price, ROOT, SETCAP, Status};
 use crate::machine::sysfs::{CPU_LIMIT, Sysfs};
 
 pub(super) fn fifo(trial: &io::Result<()>) -> Check {
@@ -17,7 +18,7 @@ pub(super) fn fifo(trial: &io::Result<()>) -> Check {
             error.to_string(),
             "jobs share the CPU with everything else: response times are the scheduler's",
         )
-        .remedy(SETCAP, ROOT),
+        .fix(run(SETCAP), Gain::Ability, Price::Protection),
     }
 }
 
@@ -33,7 +34,7 @@ pub(super) fn new_processes(seen: bool) -> Check {
     }
     let why =
         "isochrome serve notices new processes in 100 ms, but takes up to 5 s if one executes another program later";
-    Check::new(NAME, Status::Limited, "seen by their number", why).remedy("sudo isochrome serve", ROOT)
+    Check::new(NAME, Status::Limited, "seen by their number", why).advice("isochrome serve", ROOT)
 }
 
 pub(super) fn throttling(sysfs: &Sysfs) -> Option<Check> {
@@ -49,7 +50,7 @@ pub(super) fn throttling(sysfs: &Sysfs) -> Option<Check> {
             format!("{runtime} of {period} us"),
             "real-time threads that fill a CPU are stopped for the rest of each period",
         )
-        .remedy("sysctl kernel.sched_rt_runtime_us=-1", ROOT)
+        .fix(sysctl("kernel.sched_rt_runtime_us", -1), Gain::Times, Price::Host)
     })
 }
 
@@ -67,12 +68,8 @@ pub(super) fn isolation(sysfs: &Sysfs, machine: Option<&Machine>) -> Check {
     match machine.map(|m| m.cpus.as_slice()) {
         Some([_, .., last]) => {
             let cpu = last.0;
-            check.remedy(
-                format!(
-                    "grubby --update-kernel=ALL --args=\"isolcpus=managed_irq,domain,{cpu} nohz_full={cpu} rcu_nocbs={cpu}\" && reboot"
-                ),
-                ROOT,
-            )
+            let arguments = format!("isolcpus=managed_irq,domain,{cpu} nohz_full={cpu} rcu_nocbs={cpu}");
+            check.fix(Action::Boot(arguments), Gain::Times, Price::Host)
         }
         _ => check,
     }
@@ -88,8 +85,14 @@ pub(super) fn resctrl(sysfs: &Sysfs) -> Check {
     if has("proc/self/mounts") {
         Check::new(NAME, Status::Ok, "mounted", "caches can be partitioned by ways")
     } else if has("proc/filesystems") {
-        Check::new(NAME, Status::Limited, "offered, not mounted", "caches could be partitioned by ways")
-            .remedy("mount -t resctrl resctrl /sys/fs/resctrl", ROOT)
+        Check::new(NAME, Status::Limited, "offered, not mounted", "caches could be partitioned by ways").fix(
+            Action::Run {
+                now: "mount -t resctrl resctrl /sys/fs/resctrl".to_owned(),
+                lasting: Some("echo 'resctrl /sys/fs/resctrl resctrl defaults 0 0' >> /etc/fstab".to_owned()),
+            },
+            Gain::Ability,
+            Price::Harmless,
+        )
     } else {
         Check::new(NAME, Status::Missing, "not in this kernel or processor", "caches are partitioned by colors only")
     }
@@ -108,8 +111,12 @@ pub(super) fn cpuset(sysfs: &Sysfs, machine: Option<&Machine>) -> Option<Check> 
         Check::new(NAME, Status::Ok, allowed_text, "every CPU")
     } else {
         let found = format!("{allowed_text} of {online_text}");
-        Check::new(NAME, Status::Limited, found, "tasks can be placed on these only")
-            .remedy(format!("systemd-run --scope --property=AllowedCPUs={online_text} isochrome doctor"), ROOT)
+        let command = if sysfs.has("run/systemd/system") {
+            format!("systemd-run --scope --property=AllowedCPUs={online_text} isochrome doctor")
+        } else {
+            format!("taskset -c {online_text} isochrome doctor")
+        };
+        Check::new(NAME, Status::Limited, found, "tasks can be placed on these only").advice(command, ROOT)
     })
 }
 

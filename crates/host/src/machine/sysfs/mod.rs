@@ -7,6 +7,8 @@
 mod caches;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 mod cpuid;
+#[cfg(test)]
+pub(crate) mod fake;
 mod processor;
 
 use std::fs;
@@ -55,6 +57,25 @@ impl Sysfs {
     /// Returns the path of `relative` below the root.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.root.join(relative)
+    }
+
+    /// Whether there is a file or folder at `relative`. A link counts even if it leads nowhere: that of another machine's copy does.
+    pub fn has(&self, relative: &str) -> bool {
+        self.path(relative).symlink_metadata().is_ok()
+    }
+
+    /// Returns the names in the folder `relative`, sorted; none if it cannot be read.
+    pub fn names(&self, relative: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(relative)).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// Whether `program` is in a folder of programs.
+    pub fn has_program(&self, program: &str) -> bool {
+        const FOLDERS: [&str; 6] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"];
+        FOLDERS.iter().any(|folder| self.has(&format!("{folder}/{program}")))
     }
 
     /// Returns the text of a file without the white space around it; `None` if it cannot be read.
@@ -177,6 +198,15 @@ impl Sysfs {
                 Some(huge.0 / self.page_bytes().ok()?.0)
             }
         }
+    }
+
+    /// Returns the order of the largest block of free memory that the kernel manages; `None` if unknown. [proc_buddyinfo(5)]
+    pub fn largest_order(&self) -> Option<u32> {
+        /// Words before the numbers of free blocks of order 0, 1, and so on: `Node 0, zone Normal`.
+        const WORDS: usize = 4;
+        let text = self.text("proc/buddyinfo")?;
+        let orders = text.lines().next()?.split_whitespace().count().checked_sub(WORDS + 1)?;
+        u32::try_from(orders).ok()
     }
 
     /// Returns the memory that /proc/meminfo lists under `name`, such as `MemFree` or `MemAvailable`; `None` if there is no such entry.
