@@ -3,9 +3,8 @@
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use isochrome_host::doctor::{Changes, Fix, examine, harmless};
-use isochrome_host::error::SystemError;
 use isochrome_host::interrupt::interrupted;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::runtime;
@@ -35,6 +34,10 @@ pub fn fix(options: &DoctorOptions) -> Result<Verdict> {
         if fixes.is_empty() {
             print("nothing to set: every harmless setting is made\n")?;
         }
+        if options.persistent {
+            Changes::read(&files, &folder)?.can_persist()?;
+            print("would make what is set at every start as well\n")?;
+        }
         return Ok(Verdict::Holds);
     }
     let mut changes = Changes::lock(&files, &folder)?;
@@ -46,12 +49,12 @@ pub fn fix(options: &DoctorOptions) -> Result<Verdict> {
         print("nothing to set: every harmless setting is made\n")?;
     }
     let outcome = make(&mut changes, &fixes, |fix| if options.yes { Ok(true) } else { asked(fix) });
-    if outcome.made > 0 {
-        print(&format!(
-            "{} of {} settings made; to take them back: isochrome doctor --undo\n",
-            outcome.made,
-            fixes.len()
-        ))?;
+    match outcome.made {
+        0 if fixes.is_empty() => {}
+        0 => print("nothing was set\n")?,
+        made => {
+            print(&format!("{made} of {} settings made; to take them back: isochrome doctor --undo\n", fixes.len()))?
+        }
     }
     if let Some(error) = outcome.stopped {
         return Err(error);
@@ -183,7 +186,7 @@ fn line_of_terminal() -> Result<String> {
     loop {
         if interrupted() {
             print("\n")?;
-            return Err(SystemError::Interrupted.into());
+            bail!("interrupted at a question\n  hint: what was set before it stays until `isochrome doctor --undo`");
         }
         match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&LOOK)) {
             Ok(0) | Err(Errno::INTR) => {}

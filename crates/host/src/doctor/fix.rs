@@ -91,7 +91,7 @@ pub fn harmless(checks: &[Check], files: &Sysfs) -> Vec<Fix> {
     let fix = |check: &Check| match &check.action {
         Some(Action::Set(setting)) if check.fixable => Some(Fix {
             check: check.name.clone(),
-            why: format!("{}: {}", check.found, check.why),
+            why: format!("{}; {}", check.found, check.why),
             before: value(&files.text(&setting.file)?).to_owned(),
             setting: setting.clone(),
         }),

@@ -68,7 +68,7 @@ pub struct Check {
     pub gain: Option<Gain>,
     /// What the fix costs the rest of the machine.
     pub price: Option<Price>,
-    /// Whether `isochrome doctor --fix` does it: whether it is harmless and sets a value of the kernel.
+    /// Whether isochrome does it on request (`doctor --fix`): it is harmless and sets a value of the kernel.
     pub fixable: bool,
     /// What the commands do.
     #[serde(skip)]
@@ -322,7 +322,8 @@ mod tests {
         write("proc/sys/kernel/sched_rt_runtime_us", "-1\n");
         assert_eq!(throttling(&sysfs).unwrap().status, Status::Ok);
         write("proc/filesystems", "nodev\tsysfs\nnodev\tresctrl\n");
-        assert!(resctrl(&sysfs).action.is_some());
+        let mount = "mount -t resctrl resctrl /sys/fs/resctrl";
+        assert!(matches!(resctrl(&sysfs).action, Some(Action::Run { now, .. }) if now == mount));
         write("proc/self/mounts", "resctrl /sys/fs/resctrl resctrl rw 0 0\n");
         assert_eq!(resctrl(&sysfs).status, Status::Ok);
         let machine = described("i7-2600").machine().unwrap().0;

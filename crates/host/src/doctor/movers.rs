@@ -143,7 +143,7 @@ pub(super) fn free_page_reporting(sysfs: &Sysfs) -> Option<Check> {
         "free page reporting",
         Status::Limited,
         format!("free memory goes to the host in blocks of {frames} pages"),
-        "memory that was free lies on other frames of the host when it is used again, so its colors change",
+        "memory that was free lies on other frames of the host when it is used again, so its colors change; larger blocks go there less often",
     );
     let largest = sysfs.largest_order().unwrap_or(USUAL);
     let order = sysfs.text(ORDER).and_then(|order| order.parse::<u32>().ok());

@@ -133,7 +133,8 @@ impl Platform {
             Action::Boot(arguments) => match &self.boot_loader {
                 Ok(loader) => (Some(format!("{} && reboot", loader.add(arguments))), None),
                 Err(place) => {
-                    check.why += &format!("; `{arguments}` belongs on the kernel's command line, {place}");
+                    check.why +=
+                        &format!("; no boot loader is installed here, so give the kernel `{arguments}` {place}");
                     (None, None)
                 }
             },

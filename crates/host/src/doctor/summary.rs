@@ -29,7 +29,7 @@ pub struct Step {
     pub why: String,
     /// What it costs the rest of the machine.
     pub price: Price,
-    /// Whether `isochrome doctor --fix` does it.
+    /// Whether isochrome does it on request (`doctor --fix`).
     pub fixable: bool,
 }
 

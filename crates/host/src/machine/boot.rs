@@ -58,10 +58,8 @@ pub fn boot_loader(files: &Sysfs, family: Family) -> Result<BootLoader, &'static
         .or_else(|| u_boot(files))
         .or_else(|| grub_without_generator(files))
         .ok_or(match family {
-            Family::Yocto => {
-                "in the build of the image (APPEND, or UBOOT_EXTLINUX_KERNEL_ARGS), as no boot loader's file is here"
-            }
-            _ => "in the hypervisor, the firmware or the container's host, as no boot loader is installed here",
+            Family::Yocto => "in the build of the image (APPEND, or UBOOT_EXTLINUX_KERNEL_ARGS)",
+            _ => "in the hypervisor, the firmware or the container's host",
         })
 }
 
@@ -213,87 +211,89 @@ mod tests {
         (loader.name, root.text(edited))
     }
 
+    const ENTRY: &str = "title Arch\noptions root=UUID=1 rw\nlinux /vmlinuz\n";
+    const EXTLINUX: &str = "label l0\n\tlinux /vmlinuz\n\tappend root=/dev/mmcblk0p2 ro\n";
+
+    /// A boot loader's name, the family of its distribution, the files, the one that is edited, and its text afterwards.
+    type Case = (&'static str, Family, &'static [(&'static str, &'static str)], &'static str, &'static str);
+
+    const CASES: [Case; 10] = [
+        (
+            "systemd-boot",
+            Family::Arch,
+            &[("boot/loader/entries/arch.conf", ENTRY)],
+            "boot/loader/entries/arch.conf",
+            "title Arch\noptions root=UUID=1 rw ARGS\nlinux /vmlinuz\n",
+        ),
+        (
+            "systemd-boot",
+            Family::Arch,
+            &[
+                ("etc/kernel/cmdline", "root=UUID=1 rw\n"),
+                ("usr/bin/mkinitcpio", ""),
+                ("etc/mkinitcpio.d/linux.preset", "default_uki=\"/efi/EFI/Linux/arch.efi\"\n"),
+            ],
+            "etc/kernel/cmdline",
+            "root=UUID=1 rw ARGS\n",
+        ),
+        (
+            "systemd-boot",
+            Family::Debian,
+            &[("etc/kernel/cmdline", "root=UUID=1 ro"), ("usr/bin/kernel-install", "")],
+            "etc/kernel/cmdline",
+            "root=UUID=1 ro ARGS",
+        ),
+        (
+            "Raspberry Pi firmware",
+            Family::Debian,
+            &[("boot/firmware/cmdline.txt", "console=tty1 rootwait\n"), ("boot/cmdline.txt", "moved\n")],
+            "boot/firmware/cmdline.txt",
+            "console=tty1 rootwait ARGS\n",
+        ),
+        (
+            "extlinux",
+            Family::Other,
+            &[
+                ("etc/update-extlinux.conf", "overwrite=1\ndefault_kernel_opts=\"quiet rootfstype=ext4\"\n"),
+                ("usr/sbin/update-extlinux", ""),
+            ],
+            "etc/update-extlinux.conf",
+            "overwrite=1\ndefault_kernel_opts=\"quiet rootfstype=ext4 ARGS\"\n",
+        ),
+        (
+            "extlinux",
+            Family::Debian,
+            &[("boot/extlinux/extlinux.conf", EXTLINUX), ("etc/default/u-boot", ""), ("usr/sbin/u-boot-update", "")],
+            "etc/default/u-boot",
+            "U_BOOT_PARAMETERS=\"${U_BOOT_PARAMETERS:-ro quiet} ARGS\"\n",
+        ),
+        (
+            "extlinux",
+            Family::Yocto,
+            &[("boot/extlinux/extlinux.conf", EXTLINUX)],
+            "boot/extlinux/extlinux.conf",
+            "label l0\n\tlinux /vmlinuz\n\tappend root=/dev/mmcblk0p2 ro ARGS\n",
+        ),
+        (
+            "U-Boot",
+            Family::Debian,
+            &[("boot/uEnv.txt", "uname_r=6.1.0\ncmdline=coherent_pool=1M\n")],
+            "boot/uEnv.txt",
+            "uname_r=6.1.0\ncmdline=coherent_pool=1M ARGS\n",
+        ),
+        ("U-Boot", Family::Yocto, &[("boot/uEnv.txt", "fdt=a\n")], "boot/uEnv.txt", "fdt=a\noptargs=ARGS\n"),
+        (
+            "GRUB",
+            Family::Yocto,
+            &[("boot/EFI/BOOT/grub.cfg", "menuentry 'boot'{\nlinux /bzImage root=/dev/sda2\n}\n")],
+            "boot/EFI/BOOT/grub.cfg",
+            "menuentry 'boot'{\nlinux /bzImage root=/dev/sda2 ARGS\n}\n",
+        ),
+    ];
+
     #[test]
     fn the_named_command_adds_the_arguments_where_each_boot_loader_reads_them() {
-        let entry = "title Arch\noptions root=UUID=1 rw\nlinux /vmlinuz\n";
-        let extlinux = "label l0\n\tlinux /vmlinuz\n\tappend root=/dev/mmcblk0p2 ro\n";
-        for (name, family, files, edited, text) in [
-            (
-                "systemd-boot",
-                Family::Arch,
-                &[("boot/loader/entries/arch.conf", entry)][..],
-                "boot/loader/entries/arch.conf",
-                "title Arch\noptions root=UUID=1 rw ARGS\nlinux /vmlinuz\n",
-            ),
-            (
-                "systemd-boot",
-                Family::Arch,
-                &[
-                    ("etc/kernel/cmdline", "root=UUID=1 rw\n"),
-                    ("usr/bin/mkinitcpio", ""),
-                    ("etc/mkinitcpio.d/linux.preset", "default_uki=\"/efi/EFI/Linux/arch.efi\"\n"),
-                ],
-                "etc/kernel/cmdline",
-                "root=UUID=1 rw ARGS\n",
-            ),
-            (
-                "systemd-boot",
-                Family::Debian,
-                &[("etc/kernel/cmdline", "root=UUID=1 ro"), ("usr/bin/kernel-install", "")],
-                "etc/kernel/cmdline",
-                "root=UUID=1 ro ARGS",
-            ),
-            (
-                "Raspberry Pi firmware",
-                Family::Debian,
-                &[("boot/firmware/cmdline.txt", "console=tty1 rootwait\n"), ("boot/cmdline.txt", "moved\n")],
-                "boot/firmware/cmdline.txt",
-                "console=tty1 rootwait ARGS\n",
-            ),
-            (
-                "extlinux",
-                Family::Other,
-                &[
-                    ("etc/update-extlinux.conf", "overwrite=1\ndefault_kernel_opts=\"quiet rootfstype=ext4\"\n"),
-                    ("usr/sbin/update-extlinux", ""),
-                ],
-                "etc/update-extlinux.conf",
-                "overwrite=1\ndefault_kernel_opts=\"quiet rootfstype=ext4 ARGS\"\n",
-            ),
-            (
-                "extlinux",
-                Family::Debian,
-                &[
-                    ("boot/extlinux/extlinux.conf", extlinux),
-                    ("etc/default/u-boot", ""),
-                    ("usr/sbin/u-boot-update", ""),
-                ],
-                "etc/default/u-boot",
-                "U_BOOT_PARAMETERS=\"${U_BOOT_PARAMETERS:-ro quiet} ARGS\"\n",
-            ),
-            (
-                "extlinux",
-                Family::Yocto,
-                &[("boot/extlinux/extlinux.conf", extlinux)],
-                "boot/extlinux/extlinux.conf",
-                "label l0\n\tlinux /vmlinuz\n\tappend root=/dev/mmcblk0p2 ro ARGS\n",
-            ),
-            (
-                "U-Boot",
-                Family::Debian,
-                &[("boot/uEnv.txt", "uname_r=6.1.0\ncmdline=coherent_pool=1M\n")],
-                "boot/uEnv.txt",
-                "uname_r=6.1.0\ncmdline=coherent_pool=1M ARGS\n",
-            ),
-            ("U-Boot", Family::Yocto, &[("boot/uEnv.txt", "fdt=a\n")], "boot/uEnv.txt", "fdt=a\noptargs=ARGS\n"),
-            (
-                "GRUB",
-                Family::Yocto,
-                &[("boot/EFI/BOOT/grub.cfg", "menuentry 'boot'{\nlinux /bzImage root=/dev/sda2\n}\n")],
-                "boot/EFI/BOOT/grub.cfg",
-                "menuentry 'boot'{\nlinux /bzImage root=/dev/sda2 ARGS\n}\n",
-            ),
-        ] {
+        for (name, family, files, edited, text) in CASES {
             assert_eq!(added(family, files, edited), (name, text.replace("ARGS", ARGUMENTS)), "{files:?}");
         }
     }
