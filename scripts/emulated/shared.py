@@ -59,9 +59,8 @@ def listed(text):
     return numbers
 
 
-def frames(pid):
-    """The frames of a process's anonymous pages, by the kernel's own files: what the server says of itself is not believed."""
-    found = []
+def mappings(pid):
+    """The frames of a process's anonymous pages by mapping, by the kernel's own files: what the server says of itself is not believed."""
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb") as pagemap:
         for line in maps:
             fields = line.split()
@@ -70,15 +69,19 @@ def frames(pid):
             begin, end = (int(number, 16) for number in fields[0].split("-"))
             pagemap.seek(begin // PAGE * 8)
             entries = pagemap.read((end - begin) // PAGE * 8)
-            for at in range(0, len(entries), 8):
-                entry = int.from_bytes(entries[at : at + 8], "little")
-                if entry >> 63 and entry & ((1 << 55) - 1):
-                    found.append(entry & ((1 << 55) - 1))
-    return found
+            entries = (int.from_bytes(entries[at : at + 8], "little") for at in range(0, len(entries), 8))
+            yield " ".join(fields[:2] + fields[5:]), [entry & ((1 << 55) - 1) for entry in entries if entry >> 63 and entry & ((1 << 55) - 1)]
 
 
 def share(pid, allowed):
     """Share of a process's anonymous pages whose color is in a list."""
-    found = frames(pid)
+    found = [frame for _, frames in mappings(pid) for frame in frames]
     wanted = listed(allowed)
     return sum(frame % COLORS in wanted for frame in found) / len(found) if found else 0.0
+
+
+def off_color(pid, allowed):
+    """The mappings of a process with anonymous pages whose color is not in a list: a line for each, with how many of how many."""
+    wanted = listed(allowed)
+    off = ((name, sum(frame % COLORS not in wanted for frame in frames), len(frames)) for name, frames in mappings(pid))
+    return "\n".join(f"{name}: {count} of {pages} pages off color" for name, count, pages in off if count)

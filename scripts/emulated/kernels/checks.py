@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shared import HERE, rounds, run, share, until
+from shared import HERE, off_color, rounds, run, share, until
 
 # There are no caches, so colors are bits of the frame number, and cannot be tested; a pause of the usual length would move a page or two.
 GIVEN = ["--palette", "/etc/isochrome/bits.json", "--trust-palette"]
@@ -59,6 +59,7 @@ class Holder:
         before = migrated()
         report = json.loads(run("isochrome", "recolor", str(self.pid), "--colors", colors, "--json", *GIVEN, *HURRIED, *more))
         seen = f"{100 * share(self.pid, colors):.1f} % on color by the kernel, {report['off_color']} pages off by the report"
+        off = off_color(self.pid, colors)
         moved = f"{migrated() - before} pages of all programs moved by the kernel"
-        print(f"recolor to {colors}: {seen}; {moved}; immovable: {report['immovable']}", flush=True)
+        print(f"recolor to {colors}: {seen}; {moved}; immovable: {report['immovable']}", off, sep="\n", flush=True)
         return report

@@ -1,0 +1,22 @@
+//! No text of /proc or /sys makes its reader panic: a kernel of another version may say what nobody has seen.
+#![no_main]
+
+use std::path::Path;
+
+use isochrome_host::machine::sysfs::Processor;
+use isochrome_host::partition::resctrl::Schemata;
+use isochrome_host::process::{regions_of, status_of};
+use isochrome_model::units::parse_list;
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    if let Some(regions) = regions_of(text) {
+        for region in regions {
+            region.kind();
+            region.protection.permissions();
+        }
+    }
+    Processor::from_cpuinfo(text);
+    status_of(text, "State");
+    let _ = Schemata::parse(text, Path::new("schemata"));
+    let _ = parse_list(text, 64);
+});
