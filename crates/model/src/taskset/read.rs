@@ -287,6 +287,13 @@ wcet_ns = 5
     }
 
     #[test]
+    fn a_file_that_begins_with_a_table_is_toml() {
+        let (tables, list) = ("[[tasks]]\nname = \"a\"\n", "[1, 2]");
+        assert!(matches!(values::parse(tables).unwrap().value, Value::Table(_)));
+        assert!(matches!(values::parse(list).unwrap().value, Value::List(_)));
+    }
+
+    #[test]
     fn an_error_names_the_line_the_column_and_the_field() {
         let wrong = |from: &str, to: &str| read(&FILE.replace(from, to)).unwrap_err();
         assert_eq!(wrong("1000000", "-5"), "line 7, column 32: tasks[0].period_ns: -5 is negative");

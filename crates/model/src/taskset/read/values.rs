@@ -66,9 +66,11 @@ impl Value {
 
 pub(in crate::taskset) fn parse(text: &str) -> Result<Spanned, ReadError> {
     let lines = Lines::of(text);
-    if text.trim_start().starts_with(['{', '[']) {
-        // serde_json checks the syntax and limits the depth; jsonc_parser gives the locations.
-        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
+    // serde_json checks the syntax and limits the depth; jsonc_parser gives the locations.
+    let json = serde_json::from_str::<serde::de::IgnoredAny>(text);
+    // What begins with a bracket may be the header of a TOML table.
+    if json.is_ok() || text.trim_start().starts_with('{') {
+        if let Err(error) = json {
             return Err(ReadError::Syntax {
                 at: Spot { line: error.line().max(1), column: error.column().max(1) },
                 problem: error.to_string(),
