@@ -125,8 +125,9 @@ pub enum Verb {
     #[command(
         after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.checks[] | select(.status != \"ok\")'\n  \
                       isochrome doctor --fix --dry-run\n  isochrome doctor --fix\n  isochrome doctor --fix --yes --persistent\n  isochrome doctor --undo\n\
-                      --fix sets only what one write takes back, what ends no program, and what gives nobody more rights: how the kernel moves pages, and\n\
-                      the number of mappings. --undo leaves alone what somebody else has changed since. Both need root."
+                      --fix sets only what one write takes back, what ends no program, and what gives nobody more\n\
+                      rights: how the kernel moves pages, and the number of mappings. --undo leaves alone what\n\
+                      somebody else has changed since. Both need root."
     )]
     Doctor(DoctorOptions),
     /// Measure the caches: latencies, refill time, sharing, retention

@@ -62,7 +62,7 @@ pub enum FixError {
     NotAtStart,
     /// A file of that name holds something else.
     #[error(
-        "{path}: holds lines that doctor did not write\n  hint: give the file another name, or leave --persistent away"
+        "{path}: holds lines that doctor did not write\n  hint: remove lines that came from the remedies, as they are written again"
     )]
     Foreign {
         /// The file.
