@@ -21,6 +21,7 @@ use isochrome_host::process::Pid;
 use isochrome_host::server::requests::{Destination, Join};
 use isochrome_host::sys::launch::{self, End, Launch, Signals};
 use isochrome_host::sys::scheduling::Scheduling;
+use isochrome_model::printable;
 use isochrome_model::units::{CpuId, Ns};
 
 use crate::args::{ChosenColors, ExecOptions, Ready};
@@ -198,7 +199,7 @@ fn publish(options: &ExecOptions, report: &PlacementReport) {
         eprintln!("isochrome: {}", hints::text(&*error));
     }
     if options.json {
-        eprintln!("{}", serde_json::to_string(report).expect("a report is plain data"));
+        eprintln!("{}", printable::json(&serde_json::to_string(report).expect("a report is plain data")));
     } else if options.output.is_none() {
         eprintln!("isochrome: {}", line(report));
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use isochrome_model::evidence::RawFile;
+use isochrome_model::printable;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -105,10 +106,10 @@ pub fn write_json_compact(path: &Path, value: &impl Serialize) -> Result<()> {
     write(path, &(serde_json::to_string(value)? + "\n"))
 }
 
-/// Prints `text` on standard output.
+/// Prints `text` on standard output, without what a terminal would obey.
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+    out.write_all(printable::lines(text).as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => NobodyListens.into(),
         _ => error.into(),
     })
@@ -121,7 +122,7 @@ struct NobodyListens;
 
 /// Prints `value` on standard output as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
-    print(&(serde_json::to_string(value)? + "\n"))
+    print(&(printable::json(&serde_json::to_string(value)?) + "\n"))
 }
 
 /// Prints `value` as JSON if `json` is set, else `text`.

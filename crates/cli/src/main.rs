@@ -1,5 +1,11 @@
 //! The isochrome command: parses the arguments, carries out the verb, and turns its verdict into the exit code.
 
+/// Prints a line on standard error, as the macro of the standard library does, but without what a terminal would obey: messages hold names of
+/// programs and files.
+macro_rules! eprintln {
+    ($($argument:tt)*) => { ::std::eprintln!("{}", ::isochrome_model::printable::lines(&format!($($argument)*))) };
+}
+
 mod args;
 mod bench;
 mod coloring;

@@ -16,6 +16,7 @@ use isochrome_host::server::requests::{Destination, Join};
 use isochrome_host::server::socket::{self, Ask, Say};
 use isochrome_host::server::{Status, Unmanaged, facts};
 use isochrome_model::policy::{self, Assigned, Policy};
+use isochrome_model::printable;
 use isochrome_model::units::{Bytes, format_list};
 use serde::Deserialize;
 
@@ -184,18 +185,19 @@ pub fn table(status: &Status) -> String {
         for member in &class.members {
             let percent = 100.0 * member.on_color as f64 / (member.on_color + member.off_color).max(1) as f64;
             let state = match (&member.trouble, member.seconds_to_colors) {
-                (Some(trouble), _) => format!("not moved: {trouble}"),
+                (Some(trouble), _) => format!("not moved: {}", printable::line(trouble)),
                 (None, None) => "on its way".to_owned(),
                 (None, Some(seconds)) => format!("there after {seconds:.2} s"),
             };
             let pause = member.pause_ns_max as f64 / 1e6;
             let immovable: usize = member.immovable.values().sum();
-            let why: Vec<String> = member.immovable.iter().map(|(why, pages)| format!("{pages} {why}")).collect();
+            let why: Vec<String> =
+                member.immovable.iter().map(|(why, pages)| format!("{pages} {}", printable::line(why))).collect();
             let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
             text += &format!(
                 "  {:>8} {:<16} {percent:>5.1} % of {} pages on color, {immovable} cannot be moved{why}, pauses up to {pause:.1} ms, {state}\n",
                 member.pid,
-                member.name,
+                printable::line(&member.name),
                 member.on_color + member.off_color,
             );
         }
@@ -215,7 +217,25 @@ pub fn table(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use isochrome_host::server::{ClassStatus, MemberStatus};
+
     use super::*;
+
+    #[test]
+    fn a_member_with_escape_sequences_in_its_name_stays_text_in_its_row() {
+        let hostile = "\u{1b}[2J\u{9b}m\n9 root\u{202e}\0";
+        let member = MemberStatus {
+            name: hostile.to_owned(),
+            immovable: [(hostile.to_owned(), 1)].into(),
+            trouble: Some(hostile.to_owned()),
+            ..MemberStatus::default()
+        };
+        let class = ClassStatus { class: "control".to_owned(), members: vec![member], ..ClassStatus::default() };
+        let text = table(&Status { classes: vec![class], ..Status::default() });
+        assert!(text.chars().all(|c| printable::is_printable(c) || c == '\n'), "{text:?}");
+        assert_eq!(text.matches("9 root").count(), 3);
+        assert!(text.lines().all(|line| !line.starts_with("9 root")), "{text}");
+    }
 
     #[test]
     fn annotations_of_a_container_name_a_class_or_a_size() {

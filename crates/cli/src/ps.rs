@@ -12,6 +12,7 @@ use isochrome_host::process::{Pid, ProcessError};
 use isochrome_host::runtime;
 use isochrome_model::palette::Palette;
 use isochrome_model::placement::{Kind, Placement, Residence};
+use isochrome_model::printable;
 use isochrome_model::units::{Bytes, Color, FrameNumber, format_list};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -188,7 +189,7 @@ impl Process {
             (_, true) => ("\\_ ", "    "),
             (_, false) => ("\\_ ", "|   "),
         };
-        let name = format!("{indent}{branch}{}", self.name.replace(char::is_control, " "));
+        let name = format!("{indent}{branch}{}", printable::line(&self.name));
         let _ = write!(text, "{:>8} {name:<NAME$} {of_grant}", self.pid);
         let kib = |pages: u64| format!("{} KiB", pages * page.0 / 1024);
         let unknown = || "?".to_owned();
@@ -246,7 +247,7 @@ fn text(rows: &[Row], page: Bytes) -> String {
         let colors: Vec<u32> = grant.colors.iter().map(|color| u32::from(color.0)).collect();
         let sharing = match &grant.sharing {
             Sharing::Exclusive => "exclusive".to_owned(),
-            Sharing::Group(name) => format!("group {name}"),
+            Sharing::Group(name) => format!("group {}", printable::line(name)),
         };
         let of_grant =
             of_grant_columns([&grant.level.to_string(), &format_list(&cpus), &sharing, &format_list(&colors)]);
@@ -317,6 +318,19 @@ mod tests {
         // The columns are aligned.
         assert!(lines[1..5].iter().all(|line| line.find("KiB") == lines[1].find("KiB")), "{text}");
         assert!(text.contains("counted in each of them"));
+    }
+
+    #[test]
+    fn a_name_with_escape_sequences_stays_text_in_its_row() {
+        let hostile = "\u{1b}[2J\u{9b}m\n9 root\u{202e}\0";
+        let mut row = row();
+        row.process.name = hostile.to_owned();
+        row.process.children[0].name = hostile.to_owned();
+        row.grant.sharing = Sharing::Group(hostile.to_owned());
+        let shown = text(&[row], Bytes(4096));
+        assert!(shown.chars().all(|c| printable::is_printable(c) || c == '\n'), "{shown:?}");
+        // The heading, four processes, and two lines of explanation.
+        assert_eq!(shown.lines().count(), 7, "{shown}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use isochrome_model::printable;
 use isochrome_model::watch::{COLUMNS, COUNTED, Order, Watched};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout};
@@ -156,7 +157,7 @@ fn draw(frame: &mut Frame, watched: &Watched, settings: &Settings) {
         let name = |thread: i32, name: &str| format!("{thread:>8} {name:16} |");
         let bars = area.width.saturating_sub(name(0, "").len() as u16 + 1);
         lines.extend(shown.iter().map(|(thread, task)| {
-            Line::from(format!("{}{}|", name(*thread, &task.name), watched.strip(task, from, bars)))
+            Line::from(format!("{}{}|", name(*thread, &printable::line(&task.name)), watched.strip(task, from, bars)))
         }));
         frame.render_widget(Paragraph::new(lines), strips);
     }

@@ -19,6 +19,7 @@ pub mod palette;
 pub mod placement;
 pub mod plan;
 pub mod policy;
+pub mod printable;
 pub mod profile;
 pub mod replacement;
 pub mod running;

@@ -1,6 +1,7 @@
 //! Evidence as text for the terminal.
 
 use isochrome_model::evidence::{Content, Evidence, Section, Table};
+use isochrome_model::printable;
 
 /// Greatest number of columns of a line in a terminal.
 const WIDTH: usize = 100;
@@ -61,11 +62,10 @@ fn align(text: &mut String, table: &Table) {
     }
 }
 
-/// Returns `text` without the narrow spaces that terminals show badly, and with spaces in place of control characters, which terminals would
-/// obey.
+/// Returns `text` on one line, without the narrow spaces that terminals show badly, and without what a terminal would obey.
 pub(super) fn plain(text: &str) -> String {
-    let text = text.chars().filter(|&c| c != '\u{202f}');
-    text.map(|c| if c.is_control() || c == '\u{a0}' { ' ' } else { c }).collect()
+    let text = text.chars().filter(|&c| c != '\u{202f}').map(|c| if c.is_whitespace() { ' ' } else { c });
+    printable::line(&text.collect::<String>())
 }
 
 /// Appends `paragraph` in lines of at most [`WIDTH`] columns.

@@ -12,7 +12,7 @@ use isochrome_model::units::Bytes;
 
 use super::error::ColorError;
 use super::pagemap;
-use crate::process::{ProcessError, regions_of};
+use crate::process::{Pid, ProcessError, regions_of};
 use crate::sys::memory::page_bytes;
 
 /// One mapping of a process with its resident pages.
@@ -36,7 +36,7 @@ pub struct Mapping {
 ///
 /// Fails with [`ProcessError::NoSuchProcess`].
 pub fn command(pid: u32) -> Result<String, ProcessError> {
-    let text = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(|_| ProcessError::NoSuchProcess { pid })?;
+    let text = Pid(pid as i32).text("comm").map_err(|_| ProcessError::NoSuchProcess { pid })?;
     Ok(text.trim_end().to_owned())
 }
 

@@ -218,8 +218,8 @@ impl Slices {
             for thread in &fresh {
                 self.switches.attach(*thread)?;
                 // A thread that has ended meanwhile has no name.
-                let name = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
-                self.splitter.names.insert(*thread, ThreadName::of(name.trim_end().as_bytes()));
+                let name = fs::read(format!("/proc/{thread}/comm")).unwrap_or_default();
+                self.splitter.names.insert(*thread, ThreadName::of(name.trim_ascii_end()));
             }
             self.follow(fresh);
         }

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isochrome_model::policy::{self, AssignError, Assigned, Belongs, Policy, Share};
+use isochrome_model::printable;
 use isochrome_model::units::{Bytes, Color, format_list};
 
 use self::belonging::groups;
@@ -489,14 +490,14 @@ impl Server {
     pub fn explain(&self, pid: Pid) -> Result<String, crate::process::ProcessError> {
         let (facts, started) = facts(pid, &self.users)?;
         let class = |index: usize| &self.policy.classes[index];
-        let who = format!(
+        let who = printable::line(&format!(
             "{} ({}): executable {}, user {}, groups {}",
             facts.name,
             pid.0,
             facts.exe.as_deref().unwrap_or("none"),
             facts.user,
             if facts.cgroups.is_empty() { "/".to_owned() } else { facts.cgroups.join(" ") }
-        );
+        ));
         let requested = self.requests.about(&facts, started).map(|request| request.class.as_str());
         let decision = match self.policy.class_of(&facts, std::process::id() as i32, requested) {
             Belongs::To(index, member) => {

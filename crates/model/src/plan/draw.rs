@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::{Compared, Comparison, Plan};
 use crate::analysis::schedule::{play, synchronous};
 use crate::analysis::{Analysis, Conditions, CoreTask, analyze};
+use crate::printable;
 
 /// Colors that most color-blind readers can tell apart as well. [Okabe and Ito]
 pub const COLORS: [&str; 8] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a8a00", "#666666"];
@@ -13,15 +14,15 @@ const CELL: f64 = 18.0;
 const ROW: f64 = 22.0;
 
 fn svg(width: f64, height: f64, title: &str, content: Markup) -> String {
-    html! {
+    let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {width} {height}")) width=(width) height=(height)
             role="img" font-family="sans-serif" font-size="12" {
             title { (title) }
             rect width=(width) height=(height) fill="#ffffff" {}
             (content)
         }
-    }
-    .into_string()
+    };
+    printable::lines(&drawing.into_string())
 }
 
 /// Draws which task uses which partition on which core, as SVG: a row per task, a column per partition.

@@ -3,12 +3,13 @@
 use std::fmt::Write;
 
 use super::{TaskStatistics, Watched};
+use crate::printable;
 
 impl Watched {
     /// Formats the statistics in the text format of Prometheus.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
-        let escape = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
+        let escape = |name: &str| printable::line(name).replace('\\', "\\\\").replace('"', "\\\"");
         let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&TaskStatistics) -> Option<f64>| {
             let values: Vec<_> =
                 self.tasks.iter().filter_map(|(thread, task)| Some((thread, task, value(task)?))).collect();

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Cost;
+use crate::printable;
 use crate::units::{CpuId, Ns};
 
 /// Counts of the events in a slice.
@@ -133,7 +134,7 @@ pub fn csv_line(slice: &Slice) -> String {
         slice.end.0,
         slice.cpu.0,
         slice.thread,
-        slice.name.replace('"', "\"\""),
+        printable::line(&slice.name).replace('"', "\"\""),
         number(|counts| counts.accesses),
         number(|counts| counts.misses),
         number(|counts| counts.instructions),

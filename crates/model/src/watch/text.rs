@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{COST_GOAL, CpuSteal, Order, TaskStatistics, Watched};
+use crate::printable;
 use crate::stats::HighWaterMark;
 
 /// Columns of the table: the heading, and the width in characters.
@@ -55,7 +56,7 @@ impl Watched {
         };
         [
             thread.to_string(),
-            task.name.clone(),
+            printable::line(&task.name),
             task.cpu.0.to_string(),
             percent(Some(task.run_ns as f64 / self.watched_ns().max(1) as f64)),
             task.slices.to_string(),
@@ -89,7 +90,8 @@ impl Watched {
         if let Some(from) = self.kept_since(&shown) {
             let _ = writeln!(text, "{}:", self.strip_head(from));
             for (thread, task) in shown {
-                let _ = writeln!(text, "{thread:>8} {:16} |{}|", task.name, self.strip(task, from, 60));
+                let _ =
+                    writeln!(text, "{thread:>8} {:16} |{}|", printable::line(&task.name), self.strip(task, from, 60));
             }
         }
         if self.state.cost.is_some() {
@@ -165,6 +167,18 @@ mod tests {
             assert!(metrics.contains(&format!("\nisochrome_{line}\n")), "{metrics}");
         }
         assert_eq!(RecordCost::of(CpuId(0), &[]), None);
+    }
+
+    #[test]
+    fn a_task_that_names_itself_by_escape_sequences_stays_text_in_its_row() {
+        let name = "\u{1b}[2J\u{9b}\"\n\u{202e}9 root\0".to_owned();
+        let (mut watched, hostile) = (Watched::default(), Slice { name, ..slice(7, 0, 0, 400, SwitchOut::Asleep) });
+        watched.note(&Entry::Slice(hostile.clone()));
+        for output in [watched.text(10), watched.prometheus(), csv_line(&hostile)] {
+            assert!(output.chars().all(|c| crate::printable::is_printable(c) || c == '\n'), "{output:?}");
+            assert!(output.lines().all(|line| !line.starts_with("9 root")), "{output}");
+        }
+        assert_eq!(csv_line(&hostile).lines().count(), 1);
     }
 
     #[test]
