@@ -4,6 +4,7 @@
 //! converted into each other, and only [`Tally::push`] compares them. Everything here takes records one by one and needs a bounded amount
 //! of memory, however long a run is.
 
+mod checks;
 mod comparison;
 mod conclusion;
 mod conditions;
@@ -31,6 +32,7 @@ use crate::supply::ChargedSupply;
 use crate::taskset::programs::Partitioning;
 use crate::units::{Bytes, CpuId, Ns};
 
+pub use checks::{Aspect, Check};
 pub use comparison::{Comparison, Difference, Side, TaskComparison, Window};
 pub use conclusion::{Conclusion, Reason};
 pub use conditions::{Overhead, Reserved, Setting};

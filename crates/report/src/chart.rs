@@ -1,6 +1,7 @@
 //! Figures as inline SVG: line charts with dash styles, bands, marks and labels at the ends of the lines, and also bars, changes and tracks.
 //!
-//! Colors come from the style sheet, by class, so that one drawing serves light, dark and paper. A figure is drawn 360 units
+//! Colors come from the style sheet, by class, so that one drawing serves light, dark and paper. Nothing is told by color alone: lines have
+//! names at their ends, dashes and shapes of marks. A figure is drawn 360 units
 //! wide, about its width in CSS pixels on a phone, so that its text stays legible there.
 
 use isochrome_model::evidence::figure::{Axis, Bars, Changes, Chart, Dash, Figure, Hue, Line, Track, TrackBar, Tracks};
@@ -13,13 +14,23 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 36.0;
 const LEFT: f64 = 52.0;
 /// Width right of the plot for the names of the lines.
-const NAMES: f64 = 84.0;
+const NAMES: f64 = 92.0;
 /// Vertical distance of two adjacent names.
 const NAME_LINE: f64 = 13.0;
 
 /// Returns the approximate width of `text` in the font of the charts.
 pub(super) fn text_width(text: &str) -> f64 {
-    text.chars().count() as f64 * 6.0
+    text.chars().count() as f64 * 6.3
+}
+
+/// Returns `text` without backticks, cut so that it fits into `width`.
+pub(super) fn fit(text: &str, width: f64) -> String {
+    let text: String = text.chars().filter(|c| *c != '`').collect();
+    if text_width(&text) <= width {
+        return text;
+    }
+    let room = (width / text_width("m")) as usize;
+    text.chars().take(room.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// Formats a coordinate for SVG, with one decimal.
@@ -70,23 +81,24 @@ fn svg(chart: &Chart) -> Markup {
         svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" {
             title { (chart.title) }
             desc { (chart.description) }
-            text.label x="0" y="11" { (chart.y.label) }
+            text.label x="0" y="11" { (fit(&chart.y.label, WIDTH)) }
             @for (value, text) in &chart.y.ticks {
                 @if let Some(y) = y(*value) {
                     line.grid x1=(at(LEFT)) y1=(at(y)) x2=(at(right)) y2=(at(y)) {}
-                    text.tick x=(at(LEFT - 6.0)) y=(at(y + 3.5)) text-anchor="end" { (text) }
+                    text.tick x=(at(LEFT - 6.0)) y=(at(y + 3.5)) text-anchor="end" { (fit(text, LEFT)) }
                 }
             }
             @for (px, text) in readable_ticks(&chart.x, x) {
                 line.stub x1=(at(px)) y1=(at(floor)) x2=(at(px)) y2=(at(floor + 4.0)) {}
-                text.tick x=(at(px)) y=(at(floor + 15.0)) text-anchor="middle" { (text) }
+                text.tick x=(at(px)) y=(at(floor + 15.0)) text-anchor="middle" { (fit(text, LEFT)) }
             }
             line.axis x1=(at(LEFT)) y1=(at(floor)) x2=(at(right)) y2=(at(floor)) {}
-            text.label x=(at(right)) y=(at(HEIGHT - 3.0)) text-anchor="end" { (chart.x.label) }
+            text.label x=(at(right)) y=(at(HEIGHT - 3.0)) text-anchor="end" { (fit(&chart.x.label, right)) }
             @for (value, text) in &chart.rules {
                 @if let Some(px) = x(*value) {
+                    @let text = fit(text, WIDTH / 2.0);
                     line.rule x1=(at(px)) y1=(at(TOP)) x2=(at(px)) y2=(at(floor)) {}
-                    @if px + text_width(text) < right {
+                    @if px + text_width(&text) < right {
                         text.note x=(at(px - 1.0)) y=(at(TOP - 4.0)) { (text) }
                     } @else {
                         text.note x=(at(px + 1.0)) y=(at(TOP - 4.0)) text-anchor="end" { (text) }
@@ -100,15 +112,26 @@ fn svg(chart: &Chart) -> Markup {
                         d=(polyline(line.points.iter().filter_map(|&p| point(p)))) {}
                     @for mark in &line.marks {
                         @if let Some((px, py)) = point(mark.at) {
-                            circle class=(if mark.hollow { "mark hollow" } else { "mark" }) cx=(at(px)) cy=(at(py)) r=(if mark.hollow { "3.2" } else { "2.4" }) {}
+                            path class=(if mark.hollow { "mark hollow" } else { "mark" }) d=(mark_outline(line.hue, px, py)) {}
                         }
                     }
                 }
             }
             @for (hue, name, y) in names(&chart.lines, y) {
-                g class=(class(hue)) { text.name x=(at(right + 7.0)) y=(at(y + 3.5)) { (name) } }
+                g class=(class(hue)) { text.name x=(at(right + 7.0)) y=(at(y + 3.5)) { (fit(name, NAMES - 7.0)) } }
             }
         }
+    }
+}
+
+/// Returns the outline of a mark, whose shape tells lines apart without color: a square, a triangle, a diamond, or a circle for the reference.
+fn mark_outline(hue: Hue, x: f64, y: f64) -> String {
+    let start = |dx: f64, dy: f64| format!("M{} {}", at(x + dx), at(y + dy));
+    match hue {
+        Hue::Unpartitioned => start(-2.6, -2.6) + "h5.2v5.2h-5.2z",
+        Hue::Partitioned => start(0.0, -3.6) + "l3.5 6h-7z",
+        Hue::SingleWriter | Hue::ByWays => start(0.0, -3.8) + "l3.8 3.8l-3.8 3.8l-3.8 -3.8z",
+        Hue::Alone | Hue::Ink => start(-2.8, 0.0) + "a2.8 2.8 0 1 0 5.6 0a2.8 2.8 0 1 0 -5.6 0z",
     }
 }
 
@@ -161,21 +184,23 @@ fn bars_height(bars: usize) -> f64 {
 fn bars(drawn: &Bars) -> Markup {
     let Bars { title, bars } = drawn;
     const BAR_NAMES: f64 = 128.0;
-    const NUMBERS: f64 = 64.0;
+    // The texts at the ends of the bars need room beside the longest one.
+    let numbers = bars.iter().map(|bar| text_width(&bar.text)).fold(0.0, f64::max).clamp(64.0, 150.0) + 4.0;
     let most =
         bars.iter().map(|bar| bar.parts.iter().map(|part| part.max(0.0)).sum()).fold(f64::MIN_POSITIVE, f64::max);
-    let length = |part: f64| part.max(0.0) / most * (WIDTH - BAR_NAMES - NUMBERS);
+    let length = |part: f64| part.max(0.0) / most * (WIDTH - BAR_NAMES - numbers);
     let height = bars_height(bars.len());
     html! {
         svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(height))) role="img" {
             title { (title) }
+            desc { @for bar in bars { (bar.name) ": " (bar.text) ". " } }
             @for (i, bar) in bars.iter().enumerate() {
                 @let y = i as f64 * BAR_LINE;
                 @let [first, second] = bar.parts.map(length);
-                text x="0" y=(at(y + 12.0)) { (bar.name) }
+                text x="0" y=(at(y + 12.0)) { (fit(&bar.name, BAR_NAMES - 4.0)) }
                 g.alone { rect.solid x=(at(BAR_NAMES)) y=(at(y + 3.0)) width=(at(first)) height="11" {} }
                 g class=(class(bar.hue)) { rect.solid x=(at(BAR_NAMES + first)) y=(at(y + 3.0)) width=(at(second)) height="11" {} }
-                text x=(at(BAR_NAMES + first + second + 4.0)) y=(at(y + 12.0)) { (bar.text) }
+                text x=(at(BAR_NAMES + first + second + 4.0)) y=(at(y + 12.0)) { (fit(&bar.text, WIDTH - BAR_NAMES - first - second - 4.0)) }
             }
         }
     }
@@ -221,8 +246,8 @@ fn tracks(drawn: &Tracks) -> Markup {
             desc { (description) }
             @for (i, track) in tracks.iter().enumerate() {
                 @let floor = (i + 1) as f64 * TRACK;
-                text x="0" y=(at(floor - 14.0)) { (track.name) }
-                text.tick x="0" y=(at(floor - 2.0)) { (track.note) }
+                text x="0" y=(at(floor - 14.0)) { (fit(&track.name, TRACK_NAMES - 4.0)) }
+                text.tick x="0" y=(at(floor - 2.0)) { (fit(&track.note, TRACK_NAMES - 4.0)) }
                 g class=(class(track.hue)) {
                     path.band d=(outline(track, floor, |bar| bar.pale)) {}
                     path.filled d=(outline(track, floor, |bar| bar.solid)) {}
@@ -233,7 +258,7 @@ fn tracks(drawn: &Tracks) -> Markup {
                 line.stub x1=(at(x(*value))) y1=(at(floor)) x2=(at(x(*value))) y2=(at(floor + 4.0)) {}
                 text.tick x=(at(x(*value))) y=(at(floor + 15.0)) text-anchor="middle" { (text) }
             }
-            text.label x=(at(right)) y=(at(floor + 31.0)) text-anchor="end" { (axis.label) }
+            text.label x=(at(right)) y=(at(floor + 31.0)) text-anchor="end" { (fit(&axis.label, right)) }
         }
     }
 }
@@ -254,17 +279,20 @@ fn changes(drawn: &Changes) -> Markup {
     const FULL: f64 = 0.5;
     let side = (WIDTH - NAMES - NUMBERS) / 2.0;
     let (zero, height) = (NAMES + side, changes_height(changes.len()));
+    let percent =
+        |share: Option<f64>| share.map_or(format::DASH.to_owned(), |share| format!("{:+.1} %", 100.0 * share));
     html! {
         svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(height))) role="img" {
             title { (title) }
+            desc { @for change in changes { (change.name) " " (percent(change.share)) ". " } }
             @for (i, change) in changes.iter().enumerate() {
                 @let y = i as f64 * CHANGE_LINE;
-                text x="0" y=(at(y + 11.0)) { (change.name) }
+                text x="0" y=(at(y + 11.0)) { (fit(&change.name, NAMES - 4.0)) }
                 @if let Some(share) = change.share {
                     @let end = zero + share.clamp(-FULL, FULL) / FULL * side;
                     g class=(class(change.hue)) { rect.solid x=(at(zero.min(end))) y=(at(y + 2.0)) width=(at((end - zero).abs())) height="10" {} }
                 }
-                text.tick x=(at(WIDTH)) y=(at(y + 11.0)) text-anchor="end" { (change.share.map_or(format::DASH.to_owned(), |share| format!("{:+.1} %", 100.0 * share))) }
+                text.tick x=(at(WIDTH)) y=(at(y + 11.0)) text-anchor="end" { (percent(change.share)) }
             }
             line.axis x1=(at(zero)) y1="0" x2=(at(zero)) y2=(at(height)) {}
         }
@@ -291,6 +319,13 @@ fn band_outline(line: &Line, point: impl Fn((f64, f64)) -> Option<(f64, f64)>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut_to_its_room() {
+        assert_eq!(fit("`sleep` 1", 60.0), "sleep 1");
+        let cut = fit(&"x".repeat(300), 60.0);
+        assert!(cut.ends_with("x…") && text_width(&cut) <= 60.0, "{cut}");
+    }
 
     #[test]
     fn names_of_lines_that_end_together_do_not_overlap() {

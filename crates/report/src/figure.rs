@@ -9,6 +9,7 @@ use super::chart::{at, draw};
 use super::heat::HeatMap;
 use isochrome_model::evidence::format;
 use isochrome_model::plan::COLORS;
+use isochrome_model::printable;
 use isochrome_model::profile::{Point, Profile, TaskProfile};
 use isochrome_model::sim::Tally;
 use isochrome_model::sim::scenario::{CacheOutcome, Outcome};
@@ -178,7 +179,7 @@ pub(super) fn file(title: &str, parts: &[(Markup, f64)]) -> String {
     let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {width} {}", at(height))) width=(width) height=(at(height)) role="img" {
             title { (title) }
-            style { (PreEscaped(include_str!("style.css"))) }
+            style { (PreEscaped(include_str!("figure.css"))) }
             rect width=(width) height=(at(height)) style="fill: var(--paper)" {}
             @for (part, height) in parts {
                 ({ top += MARGIN; html! {} })
@@ -188,7 +189,7 @@ pub(super) fn file(title: &str, parts: &[(Markup, f64)]) -> String {
         }
     };
     // Names come from programs; control characters have no place in XML.
-    drawing.into_string().replace(|c: char| c.is_control() && c != '\n', " ")
+    printable::lines(&drawing.into_string())
 }
 
 #[cfg(test)]

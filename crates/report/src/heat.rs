@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::chart::{at, text_width};
+use super::chart::{at, fit, text_width};
 use isochrome_model::evidence::format;
 
 const WIDTH: f64 = 360.0;
@@ -85,7 +85,7 @@ impl HeatMap<'_> {
                 }
                 @for i in (0..rows).step_by(row_stride) {
                     text.tick x=(at(left - 5.0)) y=(at(TOP + middle(i) + 3.5)) text-anchor="end" {
-                        @match self.row_names.get(i) { Some(name) => (name), None => (i) }
+                        @match self.row_names.get(i) { Some(name) => (fit(name, NAMES - 5.0)), None => (i) }
                     }
                 }
                 rect.frame x=(at(left)) y=(at(TOP)) width=(at(columns as f64 * width)) height=(at(rows as f64 * height)) {}

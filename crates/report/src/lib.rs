@@ -6,8 +6,10 @@
 
 mod cache;
 pub mod chart;
+mod data;
 pub mod figure;
 pub mod heat;
+mod junit;
 mod machine;
 pub mod map;
 mod markdown;
@@ -17,8 +19,10 @@ pub mod text;
 
 use isochrome_model::evidence::format;
 use isochrome_model::evidence::{Content, Evidence, Section, Standing, Table};
+use isochrome_model::printable;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+pub use junit::junit;
 pub use markdown::markdown;
 pub use retention::retention_sentence;
 
@@ -36,7 +40,7 @@ pub fn html(evidence: &Evidence) -> String {
                 meta name="color-scheme" content="light dark";
                 meta name="generator" content=(format!("isochrome {}", evidence.isochrome));
                 title { "isochrome: " (evidence.machine.cpu_model) }
-                style { (PreEscaped(include_str!("style.css"))) }
+                style { (PreEscaped(include_str!("figure.css"))) (PreEscaped(include_str!("style.css"))) }
             }
             body {
                 (verdict(evidence))
@@ -49,13 +53,13 @@ pub fn html(evidence: &Evidence) -> String {
             }
         }
     };
-    // Control characters have no meaning in HTML, and SVG forbids them.
-    page.into_string().replace(|c: char| c.is_control() && c != '\n', " ")
+    // Control characters have no meaning in HTML, SVG forbids them, and others would order or hide the text around them.
+    printable::lines(&page.into_string())
 }
 
 /// Wraps a table that may be wider than the screen, so that it scrolls and the page does not.
 fn scroll(table: Markup) -> Markup {
-    html! { div.scroll tabindex="0" { (table) } }
+    html! { div.scroll tabindex="0" role="region" aria-label="Table" { (table) } }
 }
 
 fn tag(standing: Standing) -> Markup {
@@ -108,18 +112,34 @@ fn sentence(text: &str) -> Markup {
 fn body(section: &Section) -> Markup {
     html! {
         section id=(section.id) {
-            h2 { (section.title) }
+            h2 { (sentence(&section.title)) }
             p { @if let Some(standing) = section.standing { (tag(standing)) " " } (sentence(&section.headline)) " " (sentence(&section.basis)) }
-            @for content in &section.content {
-                @match content {
-                    Content::Heading(text) => h3 { (text) },
-                    Content::Text(text) => p { (sentence(text)) },
-                    Content::Findings(found) => ul { @for finding in found { li { (sentence(finding)) } } },
-                    Content::Table(all) if all.reference => details { summary { "Numbers" } (table(all)) },
-                    Content::Table(shown) => { (table(shown)) }
-                    Content::Figure(drawn) => figure.wide { (chart::draw(drawn).0) },
+            // A chunk begins with a heading, or with figures, which its tables and texts are about.
+            @for chunk in section.content.chunk_by(|a, b| !matches!(b, Content::Heading(_)) && (!is_figure(b) || is_figure(a))) {
+                @let (figures, others) = chunk.split_at(chunk.iter().take_while(|content| is_figure(content)).count());
+                @match (figures, others) {
+                    ([], _) => { @for other in others { (part(other)) } }
+                    ([one], [_, ..]) => div.beside { (part(one)) div { @for other in others { (part(other)) } } },
+                    _ => { div.figures { @for drawn in figures { (part(drawn)) } } @for other in others { (part(other)) } }
                 }
             }
+        }
+    }
+}
+
+fn is_figure(content: &Content) -> bool {
+    matches!(content, Content::Figure(_))
+}
+
+fn part(content: &Content) -> Markup {
+    html! {
+        @match content {
+            Content::Heading(text) => h3 { (sentence(text)) },
+            Content::Text(text) => p { (sentence(text)) },
+            Content::Findings(found) => ul { @for finding in found { li { (sentence(finding)) } } },
+            Content::Table(all) if all.reference => details { summary { "Numbers" } (table(all)) },
+            Content::Table(shown) => { (table(shown)) }
+            Content::Figure(drawn) => (data::with_own_data(drawn)),
         }
     }
 }
@@ -128,13 +148,13 @@ fn table(table: &Table) -> Markup {
     let numbers: Vec<bool> = (0..table.columns.len()).map(|column| table.is_number(column)).collect();
     scroll(html! {
         table {
-            thead { tr { @for (head, number) in table.columns.iter().zip(&numbers) { th.number[*number] scope="col" { (head) } } } }
+            thead { tr { @for (head, number) in table.columns.iter().zip(&numbers) { th.number[*number] scope="col" { (sentence(head)) } } } }
             tbody {
                 @for row in &table.rows {
                     @if let [heading] = &row[..] {
-                        tr.size { th colspan=(table.columns.len()) scope="rowgroup" { (heading) } }
+                        tr.size { th colspan=(table.columns.len()) scope="rowgroup" { (sentence(heading)) } }
                     } @else {
-                        tr { @for (cell, number) in row.iter().zip(&numbers) { td.number[*number] { (cell) } } }
+                        tr { @for (cell, number) in row.iter().zip(&numbers) { td.number[*number] { (sentence(cell)) } } }
                     }
                 }
             }

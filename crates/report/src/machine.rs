@@ -2,13 +2,14 @@
 
 use maud::{Markup, html};
 
-use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, range_of};
+use isochrome_model::evidence::figure::{Axis, Chart, Dash, Figure, Hue, Line, range_of};
 
 use super::chart::draw;
+use super::data::{number, with_data};
 use isochrome_model::evidence::format;
 
 use super::{retention_sentence, scroll};
-use isochrome_model::evidence::Evidence;
+use isochrome_model::evidence::{Evidence, Table};
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Retention, Source, Waiting};
 use isochrome_model::units::{CpuId, Ns, format_list};
 
@@ -77,10 +78,9 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                 }
             }
             @if levels.is_empty() { p { "Nothing is known of its caches." } } @else {
-                div.pair {
                 (scroll(html! {
                     table.facts {
-                        thead { tr { td {} @for level in levels { th scope="col" { (level_name(level)) } } } }
+                        thead { tr { th scope="col" { "cache" } @for level in levels { th scope="col" { (level_name(level)) } } } }
                         tbody {
                             tr { th scope="row" { "size" } @for l in levels { (cell(Some(l.geometry), |g| g.cache_bytes().to_string())) } }
                             tr { th scope="row" { "ways × sets" } @for l in levels { td { (l.geometry.value.ways) " × " (format::grouped(l.geometry.value.set_count)) } } }
@@ -96,7 +96,6 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                 }))
                 div.figures {
                     @for level in levels.iter().filter(|level| !level.retention.is_empty()) { (retention(level)) }
-                }
                 }
                 @for level in levels.iter().filter(|level| shared_against_declaration(level)) {
                     p { (level_name(level)) " is declared private to each CPU, but CPUs were seen to evict each other’s lines." }
@@ -156,23 +155,15 @@ fn retention(level: &CacheLevel) -> Markup {
         lines: measured.iter().map(line).collect(),
         rules: vec![],
     };
-    let wide = |loss: &Loss| format!("{} ({}…{})", format::share(loss.1), format::share(loss.2), format::share(loss.3));
-    html! {
-        figure {
-            h3 { "Retention of " (name) }
-            (draw(&chart.into()).0)
-            figcaption { (retention_sentence(level)) }
-            details {
-                summary { "Numbers" }
-                @for (name, .., losses) in &measured {
-                    (scroll(html! {
-                        table {
-                            thead { tr { th.number scope="col" { "wait" } th scope="col" { "gone, " (name) ": median (lowest…highest)" } } }
-                            tbody { @for loss in losses { tr { td.number { (format::nanoseconds(loss.0.0 as f64)) } td { (wide(loss)) } } } }
-                        }
-                    }))
-                }
-            }
-        }
-    }
+    let rows = measured.iter().flat_map(|(name, .., losses)| {
+        losses.iter().map(|&(wait, median, low, high)| {
+            let [median, low, high] = [median, low, high].map(number);
+            vec![(*name).to_owned(), wait.0.to_string(), median, low, high]
+        })
+    });
+    let columns = ["while", "wait, ns", "share gone: median", "lowest", "highest"].map(str::to_owned).to_vec();
+    let numbers = Table { columns, rows: rows.collect(), reference: true };
+    let figure = Figure::from(chart);
+    let caption = html! { figcaption { "Retention of " (name) ". " (retention_sentence(level)) } };
+    with_data(&format!("Retention of {name}"), draw(&figure), caption, (&numbers, &numbers))
 }

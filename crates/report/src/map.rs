@@ -193,6 +193,7 @@ mod tests {
     use super::*;
     use isochrome_model::palette::{Palette, Rule};
     use isochrome_model::placement::{ColorShape, Residence, ResidentPage, SCHEMA};
+    use isochrome_model::printable::is_printable;
     use isochrome_model::units::{Color, FrameNumber};
 
     /// Returns a map of two mappings in four colors of two ways, with five pages of color 1, one of color 2, and two frames that are not in the
@@ -258,6 +259,20 @@ mod tests {
         let parsed = roxmltree::Document::parse(&drawing).expect("an SVG file is XML");
         let texts: Vec<&str> = parsed.descendants().filter_map(|node| node.text()).collect();
         assert!(texts.iter().any(|text| text.contains("a<b>")) && texts.iter().any(|text| text.contains("libc.so.6")));
+    }
+
+    #[test]
+    fn escape_sequences_in_names_of_programs_and_files_stay_text_in_their_row() {
+        let hostile = "\u{1b}[2J\u{9b}m\nall together\u{202e}\0";
+        let mut map = map();
+        map.command = "x".repeat(hostile.len());
+        let lines = text(&map).lines().count();
+        map.command = hostile.to_owned();
+        map.mappings[0].name = format!("/tmp/{hostile}");
+        for shown in [text(&map), svg(&map)] {
+            assert!(shown.chars().all(|c| is_printable(c) || c == '\n'), "{shown:?}");
+        }
+        assert_eq!(text(&map).lines().count(), lines, "{}", text(&map));
     }
 
     #[test]

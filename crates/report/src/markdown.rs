@@ -14,7 +14,7 @@ pub fn markdown(evidence: &Evidence) -> String {
     let mut page = format!("# {}\n\n", escaped(title));
     let facts = [
         ("Machine", escaped(&machine(&evidence.machine))),
-        ("Command", format!("`{}`", command_line(&evidence.command).replace('`', "'"))),
+        ("Command", format!("`{}`", plain(&command_line(&evidence.command)).replace('`', "'"))),
         ("Date", format::utc(evidence.taken_unix_s)),
         ("By", format!("isochrome {}", escaped(&evidence.isochrome))),
     ];
@@ -115,18 +115,51 @@ fn machine(machine: &Machine) -> String {
     line
 }
 
-/// Escapes what Markdown would take for markup.
+/// Escapes what Markdown would take for markup. What stands between backticks becomes code, as in the HTML report.
 fn escaped(text: &str) -> String {
+    let text = plain(text);
+    let parts: Vec<&str> = text.split('`').collect();
+    let is_code = |part: &str| !part.trim().is_empty() && !part.contains('|');
+    if parts.len().is_multiple_of(2) || !parts.iter().skip(1).step_by(2).all(|part| is_code(part)) {
+        return without_markup(&text);
+    }
+    let marked = parts.iter().enumerate().map(|(at, part)| match at % 2 {
+        1 => format!("`{part}`"),
+        _ if at == 0 => without_markup(part),
+        _ => letters_escaped(part),
+    });
+    marked.collect()
+}
+
+/// Escapes all that Markdown would take for markup at the beginning of a line and within it.
+fn without_markup(text: &str) -> String {
+    let escaped = letters_escaped(text);
+    let is_definition = escaped.starts_with('[') && escaped.contains("]:");
+    if is_definition || escaped.starts_with(['#', '-', '+', '>']) { format!("\\{escaped}") } else { escaped }
+}
+
+/// Escapes letters that Markdown would take for markup within a line.
+fn letters_escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for letter in plain(text).chars() {
-        let is_link = letter == '(' && escaped.ends_with(']');
-        if is_link || matches!(letter, '\\' | '*' | '`' | '|' | '<') {
+    let mut before = ' ';
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let after = letters.peek().copied().unwrap_or(' ');
+        let is_markup = match letter {
+            '\\' | '*' | '`' | '|' | '<' => true,
+            '(' => before == ']',
+            '[' => before == '!',
+            // Within a word they are letters.
+            '_' => !(before.is_alphanumeric() && after.is_alphanumeric()),
+            '&' => after == '#' || after.is_ascii_alphabetic(),
+            '~' => after == '~' || before == '~',
+            _ => false,
+        };
+        if is_markup {
             escaped.push('\\');
         }
         escaped.push(letter);
-    }
-    if escaped.starts_with(['#', '-', '+', '>']) {
-        escaped.insert(0, '\\');
+        before = letter;
     }
     escaped
 }
@@ -137,7 +170,10 @@ mod tests {
 
     #[test]
     fn what_markdown_would_interpret_is_escaped() {
-        assert_eq!(escaped("a*b | c<d> `e` \\"), "a\\*b \\| c\\<d> \\`e\\` \\\\");
+        assert_eq!(escaped("a*b | c<d> `e*` \\"), "a\\*b \\| c\\<d> `e*` \\\\");
+        assert_eq!(escaped("an odd ` and `two`"), "an odd \\` and \\`two\\`");
+        assert_eq!(escaped("a `b|c` ``"), "a \\`b\\|c\\` \\`\\`");
+        assert_eq!(escaped("&lt;b> & a_b _c_ ![i](x)"), "\\&lt;b> & a_b \\_c\\_ !\\[i]\\(x)");
         assert_eq!(escaped("[Kim2013] (p. 3), [a](b)"), "[Kim2013] (p. 3), [a]\\(b)");
         assert_eq!(escaped("# 1"), "\\# 1");
         assert_eq!(escaped("3 - 2"), "3 - 2");

@@ -6,8 +6,8 @@ use super::heat::HeatMap;
 use isochrome_model::evidence::figure::range_of;
 use isochrome_model::evidence::format;
 
-use super::scroll;
-use isochrome_model::evidence::PaletteEvidence;
+use super::data::{number, with_data};
+use isochrome_model::evidence::{PaletteEvidence, Table};
 
 pub(super) fn section(palette: &PaletteEvidence) -> Markup {
     html! {
@@ -38,7 +38,6 @@ fn found(palette: &PaletteEvidence) -> Markup {
     let (own_low, _) = range_of(shares.iter().filter_map(|row| row.0));
     let (_, other_high) = range_of(shares.iter().filter_map(|row| Some(row.1?.1)).chain([0.0]));
     let tested = shares.iter().any(|row| row.0.is_some());
-    let pages = |i: usize| palette.per_color.get(i).map_or(format::DASH.to_owned(), |&pages| format::grouped(pages));
     let gap = format!(
         "Traversing a color’s own eviction set takes at least {} of a page’s lines, another color’s at most {}.",
         format::share(own_low),
@@ -53,6 +52,13 @@ fn found(palette: &PaletteEvidence) -> Markup {
         cells: &palette.eviction,
         bars: ("pages found", &palette.per_color),
     };
+    let caption = html! {
+        figcaption {
+            @if tested { (gap) " " }
+            "A share is an estimate: of a page the lowest of 4 tests, of 3 pages the median, of several eviction sets of a color the mean. The lowest, since disturbance only evicts more; so what a set evicts only now and then is understated. "
+            "Cells shade from nothing evicted to all lines evicted; a clean diagonal means that the colors are real. Bars: pages of each color against the even share."
+        }
+    };
     html! {
         p {
             "By " (palette.method) ", " (palette.colors) " colors of L" (palette.level) " in " (format::nanoseconds(palette.seconds * 1e9)) "; "
@@ -64,37 +70,38 @@ fn found(palette: &PaletteEvidence) -> Markup {
         }
         p { "Color of a frame number: " (palette.rule) }
         @if shares.is_empty() && palette.per_color.is_empty() { p { "No eviction matrix was recorded." } } @else {
-            figure.wide {
-                (drawn.svg())
-                figcaption {
-                    @if tested { (gap) " " }
-                    "A share is an estimate: of a page the lowest of 4 tests, of 3 pages the median, of several eviction sets of a color the mean. The lowest, since disturbance only evicts more; so what a set evicts only now and then is understated. "
-                    "Cells shade from nothing evicted to all lines evicted; a clean diagonal means that the colors are real. Bars: pages of each color against the even share."
-                }
-                details {
-                    summary { "Numbers" }
-                    (scroll(html! {
-                        table {
-                            thead {
-                                tr {
-                                    th.number scope="col" { "color" } th.number scope="col" { "pages" }
-                                    th.number scope="col" { "evicted by its own" } th.number scope="col" { "by the worst other" }
-                                }
-                            }
-                            tbody {
-                                @for i in 0..shares.len().max(palette.per_color.len()) {
-                                    @let (own, other) = shares.get(i).copied().unwrap_or((None, None));
-                                    tr {
-                                        td.number { (i) } td.number { (pages(i)) }
-                                        td.number { (own.map_or(format::DASH.to_owned(), format::share)) }
-                                        td.number { @match other { Some((j, share)) => { (format::share(share)) " (" (j) ")" } None => (format::DASH) } }
-                                    }
-                                }
-                            }
-                        }
-                    }))
-                }
-            }
+            div.figures { (with_data("Eviction matrix", (drawn.svg(), drawn.height()), caption, (&numbers(palette, &shares), &matrix(palette)))) }
         }
+    }
+}
+
+/// Returns the numbers of each color.
+fn numbers(palette: &PaletteEvidence, shares: &[Evicted]) -> Table {
+    let row = |i: usize| {
+        let (own, other) = shares.get(i).copied().unwrap_or((None, None));
+        let pages = palette.per_color.get(i).map_or(format::DASH.to_owned(), |&pages| format::grouped(pages));
+        let other = other.map_or(format::DASH.to_owned(), |(j, share)| format!("{} ({j})", format::share(share)));
+        vec![i.to_string(), pages, own.map_or(format::DASH.to_owned(), format::share), other]
+    };
+    let columns = ["color", "pages", "evicted by its own", "by the worst other"].map(str::to_owned).to_vec();
+    Table { columns, rows: (0..shares.len().max(palette.per_color.len())).map(row).collect(), reference: true }
+}
+
+/// Returns the eviction matrix, with the pages of each color.
+fn matrix(palette: &PaletteEvidence) -> Table {
+    let evictors = palette.eviction.iter().map(Vec::len).max().unwrap_or(0);
+    let columns = ["page of color".to_owned(), "pages found".to_owned()].into_iter();
+    let columns = columns.chain((0..evictors).map(|j| format!("share evicted by {j}"))).collect();
+    let row = |i: usize| {
+        let pages = palette.per_color.get(i).map_or_else(String::new, u64::to_string);
+        let share = |j: usize| {
+            palette.eviction.get(i).and_then(|row| row.get(j)).map_or_else(String::new, |share| number(*share))
+        };
+        [i.to_string(), pages].into_iter().chain((0..evictors).map(share)).collect()
+    };
+    Table {
+        columns,
+        rows: (0..palette.eviction.len().max(palette.per_color.len())).map(row).collect(),
+        reference: true,
     }
 }

@@ -230,6 +230,16 @@ impl Run {
     /// Returns the conclusion of the run, and the reasons for it. A violation that steal time excuses makes the run inconclusive instead of
     /// violated.
     pub fn conclusion(&self) -> (Conclusion, Vec<Reason>) {
+        let (violated, doubts) = self.reasons();
+        match (violated.is_empty(), doubts.is_empty()) {
+            (false, _) => (Conclusion::Violated, violated),
+            (true, false) => (Conclusion::Inconclusive, doubts),
+            (true, true) => (Conclusion::Holds, Vec::new()),
+        }
+    }
+
+    /// Returns the reasons why the requirements are violated, and those why nothing can be concluded.
+    pub(super) fn reasons(&self) -> (Vec<Reason>, Vec<Reason>) {
         let (mut violated, mut doubts) = (Vec::new(), Vec::new());
         // Tasks scheduled by deadlines need no bound if the reservations are proven to fit. Their limits are the deadline and the reserved
         // budget.
@@ -270,11 +280,7 @@ impl Run {
         if releases as f64 > SKIPPED_MAX * of as f64 {
             doubts.push(Reason::Skipped { releases, of });
         }
-        match (violated.is_empty(), doubts.is_empty()) {
-            (false, _) => (Conclusion::Violated, violated),
-            (true, false) => (Conclusion::Inconclusive, doubts),
-            (true, true) => (Conclusion::Holds, Vec::new()),
-        }
+        (violated, doubts)
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod figures;
 
+use std::fmt;
+
 use super::{
     CONFIDENCE, Comparison, Conclusion, Difference, JOBS_WANTED, Observed, Run, TaskComparison, TaskOutcome,
     UnreportedGaps, Utilization, Violation,
@@ -169,6 +171,12 @@ fn side_by_side(comparison: &Comparison, compared: &TaskComparison) -> String {
         }
     };
     format!("without partitions: {}", differences.iter().map(words).collect::<Vec<_>>().join("; "))
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&violation_text(self))
+    }
 }
 
 fn violation_text(violation: &Violation) -> String {

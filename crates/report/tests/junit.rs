@@ -1,0 +1,223 @@
+//! The verdicts as JUnit XML: what is counted, which outcome means what, and the elements that CI systems expect.
+
+use isochrome_model::evidence::{Evidence, SCHEMA, Section, Standing};
+use isochrome_model::machine::{self, Machine};
+use isochrome_model::running::{
+    Failure, JobRecord, Limit, Overhead, Releases, Requirement, ResponseBound, Run, Tally, Violation,
+};
+use isochrome_model::taskset::programs::Partitioning;
+use isochrome_model::units::{Bytes, CpuId, Ns};
+use isochrome_report::junit;
+use roxmltree::{Document, Node};
+
+/// Returns a run of `jobs` jobs of one task. The first `late` of them exceed the bound of 500 us.
+fn run(jobs: u64, late: u64) -> Run {
+    let requirement = Requirement {
+        name: "control".to_owned(),
+        period: Ns(1_000_000),
+        deadline: Ns(900_000),
+        bound: Some(ResponseBound(Ns(500_000))),
+        budget: Some(Ns(250_000)),
+        ..Requirement::default()
+    };
+    let mut tally = Tally::new(requirement);
+    let mut violations = Vec::new();
+    for instance in 0..jobs {
+        let response = Ns(if instance < late { 600_000 } else { 300_000 });
+        let (release, execution) = (Ns(instance * 1_000_000), Ns(200_000));
+        let completion = Ns(release.0 + response.0);
+        tally.push(&JobRecord { instance, release, completion, execution, ..JobRecord::default() });
+        if instance < late {
+            let (task, limits) = ("control".to_owned(), vec![Limit::Bound]);
+            let (steal_time, timeline) = (Ns(0), Vec::new());
+            violations.push(Violation { task, instance, limits, release, response, execution, steal_time, timeline });
+        }
+    }
+    let mut outcome = tally.outcome();
+    outcome.releases = Some(Releases { seen: jobs, ..Releases::default() });
+    Run {
+        cpus: vec![CpuId(0)],
+        partitioned: false,
+        method: Partitioning::None,
+        reserved: Vec::new(),
+        level: 2,
+        duration: Ns(1_500_000_000),
+        tasks: vec![outcome],
+        violations,
+        failures: Vec::new(),
+        overhead: Overhead::default(),
+        steal_time: Ns(0),
+        gaps: Vec::new(),
+        settings: Vec::new(),
+        costs: None,
+        contradicted: None,
+        supply: None,
+        inputs: Vec::new(),
+        memory: Vec::new(),
+        retention: None,
+        comparison: None,
+    }
+}
+
+fn evidence(sections: Vec<Section>) -> Evidence {
+    let machine = Machine {
+        schema: machine::SCHEMA.into(),
+        architecture: "x86_64".into(),
+        cpu_model: "Imaginary".into(),
+        hypervisor: None,
+        cpus: vec![CpuId(0)],
+        page_bytes: Bytes(4096),
+        counter_hz: None,
+        counter_quantum: None,
+        memory_load_ns: None,
+        latency: vec![],
+        costs: None,
+        supply: vec![],
+        levels: vec![],
+    };
+    Evidence {
+        schema: SCHEMA.into(),
+        isochrome: "0.1.0".into(),
+        taken_unix_s: 1_000_000_042,
+        command: vec!["isochrome".into(), "run".into(), "a plan.json".into()],
+        seed: Some(7),
+        cpu: None,
+        fingerprint: machine.fingerprint(),
+        machine,
+        palette: None,
+        sections,
+        warnings: vec!["A noisy host.".into()],
+        raw: vec![],
+    }
+}
+
+/// Checks what CI systems expect of a file, whatever is in it. [junit-10.xsd of Jenkins' xUnit plugin; junit_xml of pytest, family xunit2]
+fn check(document: &Document) {
+    let number = |node: &Node, name: &str| node.attribute(name).unwrap().parse::<usize>().unwrap();
+    let children = |node: Node| -> Vec<String> {
+        node.children().filter(Node::is_element).map(|child| child.tag_name().name().to_owned()).collect()
+    };
+    let root = document.root_element();
+    assert_eq!(root.tag_name().name(), "testsuites");
+    let mut all = [0; 4];
+    for suite in root.children().filter(Node::is_element) {
+        assert_eq!(suite.tag_name().name(), "testsuite");
+        assert!(!suite.attribute("name").unwrap().is_empty());
+        let time = suite.attribute("timestamp").unwrap();
+        assert!(time.len() == 19 && time.as_bytes()[10] == b'T', "{time}");
+        // Readers want an order: properties, cases, what was printed.
+        let kinds = children(suite);
+        let rank =
+            |kind: &String| ["properties", "testcase", "system-out", "system-err"].iter().position(|it| it == kind);
+        assert!(kinds.iter().all(|kind| rank(kind).is_some()) && kinds.is_sorted_by_key(rank), "{kinds:?}");
+        let cases: Vec<Node> = suite.children().filter(|node| node.has_tag_name("testcase")).collect();
+        let mut names: Vec<_> =
+            cases.iter().map(|case| (case.attribute("classname"), case.attribute("name"))).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), cases.len(), "a case is found by its name");
+        let mut seen = [cases.len(), 0, 0, 0];
+        for case in cases {
+            assert!(!case.attribute("name").unwrap().is_empty() && !case.attribute("classname").unwrap().is_empty());
+            let seconds: f64 = case.attribute("time").unwrap().parse().unwrap();
+            assert!(seconds >= 0.0);
+            let outcomes = children(case);
+            assert!(outcomes.len() <= 1, "{outcomes:?}");
+            for outcome in case.children().filter(Node::is_element) {
+                let at =
+                    ["", "failure", "error", "skipped"].iter().position(|kind| outcome.has_tag_name(*kind)).unwrap();
+                seen[at] += 1;
+                assert!(!outcome.attribute("message").unwrap().is_empty());
+                assert!(at == 3 || outcome.attribute("type").is_some());
+            }
+        }
+        let counted = ["tests", "failures", "errors", "skipped"].map(|name| number(&suite, name));
+        assert_eq!(counted, seen);
+        all.iter_mut().zip(seen).for_each(|(all, seen)| *all += seen);
+    }
+    assert_eq!(["tests", "failures", "errors"].map(|name| number(&root, name)), all[..3]);
+    assert_eq!(root.attribute("skipped"), None, "the schema of Jenkins has no such attribute here");
+}
+
+/// Returns task, requirement, outcome and message of each case.
+fn cases(file: &str) -> Vec<[String; 4]> {
+    let document = Document::parse(file).unwrap();
+    check(&document);
+    let case = |node: Node| {
+        let outcome = node.children().find(Node::is_element);
+        let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+        [
+            text(node.attribute("classname")),
+            text(node.attribute("name")),
+            text(outcome.map(|outcome| outcome.tag_name().name())),
+            text(outcome.and_then(|outcome| outcome.attribute("message"))),
+        ]
+    };
+    document.descendants().filter(|node| node.has_tag_name("testcase")).map(case).collect()
+}
+
+#[test]
+fn a_run_that_holds_passes_every_case() {
+    let file = junit(&evidence(vec![run(400, 0).section()]));
+    let names: Vec<String> =
+        cases(&file).iter().map(|[task, name, outcome, _]| format!("{task} {name} {outcome}")).collect();
+    let expected = [
+        "control bound ",
+        "control deadline ",
+        "control budget ",
+        "control program ",
+        "control jobs ",
+        "control releases ",
+    ];
+    assert_eq!(names[..6], expected);
+    assert_eq!(names[6..], ["all tasks record ", "all tasks releases "]);
+    // The longest response is the time of the case, the length of the run that of the suite.
+    assert!(file.contains("classname=\"control\" name=\"bound\" time=\"0.000300000\"></testcase>"), "{file}");
+    assert!(file.contains("time=\"1.500000000\" timestamp=\"2001-09-09T01:47:22\""), "{file}");
+    assert!(file.contains("<property name=\"command\" value=\"isochrome run 'a plan.json'\"></property>"), "{file}");
+}
+
+#[test]
+fn a_job_beyond_its_bound_fails_that_requirement_alone() {
+    let cases = cases(&junit(&evidence(vec![run(400, 2).section()])));
+    let failed: Vec<_> = cases.iter().filter(|case| !case[2].is_empty()).collect();
+    let [[task, name, outcome, message]] = &failed[..] else { panic!("{failed:?}") };
+    assert_eq!([&task[..], name, outcome], ["control", "bound", "failure"]);
+    assert_eq!(
+        message.replace('\u{a0}', " "),
+        "control: 2 of 400 jobs exceeded the bound: bound 500 µs, longest 600 µs; first: job 0, 600 µs after its release"
+    );
+}
+
+#[test]
+fn what_is_inconclusive_is_an_error_and_never_passes() {
+    let cases = cases(&junit(&evidence(vec![run(10, 0).section()])));
+    let open: Vec<_> = cases.iter().filter(|case| !case[2].is_empty()).collect();
+    let [[task, name, outcome, message]] = &open[..] else { panic!("{open:?}") };
+    assert_eq!([&task[..], name, outcome], ["control", "jobs", "error"]);
+    assert!(message.contains("299 are required"), "{message}");
+}
+
+#[test]
+fn a_program_without_a_requirement_can_fail_too() {
+    let mut run = run(400, 0);
+    run.failures.push(Failure { task: "hog".to_owned(), at: Ns(0), what: "ended with code 3".to_owned() });
+    let last = cases(&junit(&evidence(vec![run.section()]))).pop().unwrap();
+    assert_eq!(last, ["hog", "program", "failure", "hog: ended with code 3"]);
+}
+
+#[test]
+fn other_evidence_has_a_case_for_each_conclusion() {
+    let of = |id: &str, standing| Section::new(id, "Title", (standing, "It is so.".into(), "By this.".into()), &());
+    let sections = vec![
+        of("a", Some(Standing::Holds)),
+        of("b", Some(Standing::NoGain)),
+        of("c", Some(Standing::Violated)),
+        of("d", Some(Standing::Inconclusive)),
+        of("e", None),
+    ];
+    let cases = cases(&junit(&evidence(sections)));
+    let outcomes: Vec<&str> = cases.iter().map(|case| &case[2][..]).collect();
+    assert_eq!(outcomes, ["", "", "failure", "error", "skipped"]);
+    assert_eq!(cases[2][3], "It is so.");
+}
