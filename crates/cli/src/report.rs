@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use isochrome_lab::read_evidence;
 use isochrome_model::evidence::{SCHEMA, SCHEMA_1};
-use isochrome_report::{html, markdown, text::table};
+use isochrome_report::{html, junit, markdown, text::table};
 
 use crate::args::ReportForm;
 use crate::files;
@@ -18,6 +18,7 @@ pub fn run(path: &Path, output: Option<&Path>, form: ReportForm) -> Result<Verdi
     let text = match form {
         ReportForm { text: true, .. } => table(&evidence),
         ReportForm { markdown: true, .. } => markdown(&evidence),
+        ReportForm { junit: true, .. } => junit(&evidence),
         ReportForm { .. } => html(&evidence),
     };
     output.map_or_else(|| files::print(&text), |path| files::write(path, &text))?;

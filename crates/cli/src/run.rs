@@ -177,12 +177,13 @@ fn request<'a>(
     }
 }
 
-/// Writes evidence and report into the folder of the run, and prints the evidence. Fails with `unrecorded` if some jobs could not be written;
+/// Writes evidence and report into the folder of the run, writes the verdicts for CI systems, and prints the evidence. Fails with `unrecorded` if some jobs could not be written;
 /// `written` of them were.
 fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::Error>, written: u64) -> Result<()> {
     let folder = &options.output;
     let kept = files::write_json(&folder.join("evidence.json"), evidence)
-        .and_then(|()| files::write(&folder.join("index.html"), &isochrome_report::html(evidence)));
+        .and_then(|()| files::write(&folder.join("index.html"), &isochrome_report::html(evidence)))
+        .and_then(|()| files::write_if(&options.junit, || isochrome_report::junit(evidence)));
     if let Some(error) = unrecorded {
         let jobs = folder.join(JOBS);
         return Err(error).with_context(|| {

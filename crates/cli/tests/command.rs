@@ -55,6 +55,30 @@ fn arguments_that_do_not_parse_exit_with_1_and_help_with_0() {
 }
 
 #[test]
+fn a_terminal_obeys_no_file_name_and_no_evidence() {
+    let folder = tempfile::tempdir().unwrap();
+    let hostile = "\u{1b}[2J\u{9b}31m\u{202e}";
+    let obeyed = |text: &[u8]| String::from_utf8_lossy(text).contains(['\u{1b}', '\u{9b}', '\u{202e}']);
+    let file = folder.path().join(hostile);
+    let missing = isochrome(&["report", file.to_str().unwrap()]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(!obeyed(&missing.stderr), "{:?}", String::from_utf8_lossy(&missing.stderr));
+    let saved = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/evidence/switch.json");
+    let mut evidence: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(saved).unwrap()).unwrap();
+    for key in ["headline", "basis"] {
+        evidence["sections"][0][key] = hostile.into();
+    }
+    evidence["warnings"] = vec![hostile].into();
+    evidence["machine"]["cpu_model"] = hostile.into();
+    std::fs::write(&file, evidence.to_string()).unwrap();
+    for form in [&[][..], &["--text"], &["--markdown"], &["--junit"]] {
+        let output = isochrome(&[&["report", file.to_str().unwrap()], form].concat());
+        assert_eq!(output.status.code(), Some(0), "{form:?}");
+        assert!(output.stdout.len() > 100 && !obeyed(&output.stdout), "{form:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_mapped_is_refused_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();
     let refused_in = |arguments: &[&str], what: &str| {

@@ -86,6 +86,9 @@ pub struct ReportForm {
     /// Print Markdown instead of HTML: machine, command, date and tables, for pages of results
     #[arg(long, conflicts_with = "text")]
     pub markdown: bool,
+    /// Print JUnit XML for CI systems: a test case for every requirement of a run, and for the conclusion of any other section
+    #[arg(long, conflicts_with_all = ["text", "markdown"])]
+    pub junit: bool,
 }
 
 /// Sources of the colors of frames, and limits for finding frames.

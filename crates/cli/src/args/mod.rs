@@ -235,7 +235,8 @@ pub enum Verb {
     Export(ExportOptions),
     /// Run the programs of a plan, and check every job against its bound
     #[command(after_help = "Examples:\n  isochrome run plan.json -o out --duration 30s\n  \
-                      isochrome run plan.json --hyperperiods 100 --on-violation stop\n  isochrome run plan.json -o out --duration 30s --compare none\n\
+                      isochrome run plan.json --hyperperiods 100 --on-violation stop\n  isochrome run plan.json -o out --duration 30s --compare none\n  \
+                      isochrome run plan.json -o out --junit out/junit.xml\n\
                       Needs root, for real-time priorities, scheduler events and the colors of frames.")]
     Run(RunPlanOptions),
     /// Move the pages of a running program onto chosen colors
@@ -272,7 +273,7 @@ pub enum Verb {
     Job(JobOptions),
     /// Make a report from evidence
     #[command(
-        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report crpd.json --markdown -o crpd.md\n  isochrome report - < evidence.json > r.html"
+        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report run --junit -o junit.xml\n  isochrome report crpd.json --markdown -o crpd.md\n  isochrome report - < evidence.json > r.html"
     )]
     Report {
         /// Evidence file, or the folder that contains it; `-` for standard input

@@ -151,6 +151,9 @@ pub struct RunPlanOptions {
     /// Folder for the evidence, the report and the list of jobs
     #[arg(short, long, value_name = "DIR", default_value = "run")]
     pub output: PathBuf,
+    /// Also write the verdicts to this file as JUnit XML, for CI systems: a test case for every task and requirement
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
     /// Length of the run from the first release; with --compare, the length for each kind of block
     #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "hyperperiods")]
     pub duration: Ns,
