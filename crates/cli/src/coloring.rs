@@ -12,7 +12,7 @@ use isochrome_host::coloring::{Coloring, Request};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::recolor::{Limits, MAX_PAUSE};
 use isochrome_model::palette::{Palette, SCHEMA};
-use isochrome_model::units::{Bytes, Color, CpuId, format_list, parse_list};
+use isochrome_model::units::{Bytes, Color, CpuId, ParseError, format_list, parse_list};
 
 use crate::args::ChosenColors;
 use crate::files;
@@ -46,6 +46,15 @@ pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Col
     let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
     let request = Request { cpus, wanted, sharing, spread: chosen.spread, limits };
     Ok(Coloring::new((known, numbers), &machine, request)?)
+}
+
+/// Checks that `chosen` names colors at all, which depends on no machine.
+pub fn well_formed(chosen: &ChosenColors) -> Result<()> {
+    match wanted(chosen, u32::from(u16::MAX)) {
+        // How many colors there are is known later, and no colors at all is said with a hint of its own.
+        Err(error) if matches!(error.downcast_ref(), Some(ParseError::List { .. })) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that the colors in `chosen` exist on the first of `cpus`, as far as that is known without measuring.

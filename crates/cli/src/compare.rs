@@ -32,7 +32,7 @@ use regex_lite::Regex;
 use crate::args::{CompareOptions, Measured};
 use crate::context::{self, Context};
 use crate::verdict::{COULD_NOT_RUN, Verdict};
-use crate::{coloring, evidence, files, results};
+use crate::{coloring, evidence, files, progress, results};
 
 /// Numbers of colors of a curve.
 const CURVE: [u32; 6] = [1, 2, 4, 8, 12, 16];
@@ -44,6 +44,7 @@ const MARKS: usize = 1 << 16;
 const GLANCE: Duration = Duration::from_millis(20);
 
 pub fn run(options: &CompareOptions) -> Result<Verdict> {
+    options.output.as_deref().map_or(Ok(()), files::make_folder)?;
     let context = Context::at(None, context::seed(options.frames.seed))?;
     eprintln!("seed {}", context.seed);
     match measured(options, &context)? {
@@ -85,7 +86,7 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
     let mut measure_of = measure_of((options, measured), &victim, lines.take(), marks, patterns.number)?;
     let unit = if settings.statistic == Statistic::Throughput { "1/s" } else { measure_of.unit() }.to_owned();
     let mut sides = Sides::new(colored.sides(&victim, neighbor.as_ref())?);
-    let bar = context::progress("comparing", 1);
+    let bar = progress::parts("comparing", 1, "the result");
     let recorded = measure(Experiment {
         settings: &settings,
         victim: &mut victim,
@@ -120,7 +121,6 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
 fn leave(options: &CompareOptions, context: &Context, measured: &Compared) -> Result<Verdict> {
     let section = section(measured);
     if let Some(folder) = &options.output {
-        files::make_folder(folder)?;
         let raw = files::write_raw(&folder.join("windows.csv"), &csv(measured))?;
         let raw = isochrome_model::evidence::RawFile { path: "windows.csv".to_owned(), ..raw };
         let warnings = context.notes.iter().map(evidence::note_text).collect();

@@ -1,9 +1,7 @@
 //! The context of every measuring verb: the machine, the CPU to measure on, settings, colored memory.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use indicatif::ProgressBar;
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{Collection, Survey, Target};
 use isochrome_host::counters::Counters;
@@ -19,7 +17,8 @@ use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns, format_list, parse_list};
 
 use crate::args::{By, MeasurementOptions};
-use crate::evidence;
+use crate::progress::Takes;
+use crate::{evidence, progress};
 
 /// SCHED_FIFO priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
 const FIFO_PRIORITY: u8 = 40;
@@ -162,8 +161,7 @@ impl Context {
         wanted: usize,
     ) -> Result<(PaletteEvidence, FramePool)> {
         let _settings = self.pin();
-        // The spinner disappears from the terminal when it goes out of scope.
-        let _bar = spinner("finding colors");
+        let _bar = finding_colors("what is to be measured with them");
         let (mut survey, _) = self.survey(measurement, target, 0)?;
         survey.classify_until(wanted)?;
         let mut doubts: Vec<String> = survey.inference().doubts.iter().map(ToString::to_string).collect();
@@ -217,22 +215,7 @@ pub fn method(by: By) -> Option<Method> {
     }
 }
 
-/// Returns a progress bar on standard error, which is drawn only on a terminal.
-pub fn progress(what: &str, length: u64) -> ProgressBar {
-    let bar = ProgressBar::new(length).with_message(what.to_owned());
-    let style = ProgressStyle::with_template("{msg:28} {wide_bar} {pos}/{len} {eta:>4}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
-}
-
-/// Prints `text` on standard error without disturbing the progress bar, whether or not the bar is shown.
-pub fn tell(bar: &ProgressBar, text: &str) {
-    bar.suspend(|| eprintln!("{text}"));
-}
-
-/// Returns a spinner on standard error for work of unknown length, which is drawn only on a terminal.
-pub fn spinner(what: &str) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(what.to_owned()).with_finish(ProgressFinish::AndClear);
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
+/// Begins the step of finding the colors, before `next`.
+pub fn finding_colors(next: &'static str) -> ProgressBar {
+    progress::step("finding colors", Takes::Words("seconds; a minute or more on a busy machine"), next)
 }

@@ -48,7 +48,8 @@ pub fn run(options: &ExecOptions) -> Verdict {
 
 /// Prints `error` on standard error, and returns the verdict with exit code `code`.
 fn failed(code: u8, error: &anyhow::Error) -> Verdict {
-    eprintln!("isochrome: {}", hints::text(&**error));
+    let words: Vec<OsString> = std::env::args_os().collect();
+    eprintln!("isochrome: {}", hints::whole(&**error, &words));
     Verdict::Ended(ExitCode::from(code))
 }
 
@@ -61,6 +62,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
         Some(cpus) => cpus.iter().copied().map(CpuId).collect(),
         None => allowed_cpus()?,
     };
+    coloring::well_formed(&options.colors)?;
     ensure!(options.interval.0 > 0, "an interval of no time\n  hint: --interval 1s");
     let own = Owner::of(std::process::id())?;
     let reserved = options.strict.then(|| reserve(&options.colors, cpus.clone(), own.clone())).transpose()?;
@@ -157,8 +159,12 @@ fn relay_for(options: &ExecOptions, command: &mut Command, launch: &mut Launch) 
 /// Prints why the program does not start, and returns the exit code of env(1) for that.
 fn not_started(program: &OsString, error: std::io::Error) -> Verdict {
     let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    let hint = "is it in PATH, and may you use these CPUs and this policy?";
-    failed(code, &anyhow!(error).context(format!("{}: cannot be started\n  hint: {hint}", program.display())))
+    let shown = program.display();
+    let hint = match error.kind() {
+        std::io::ErrorKind::NotFound => format!("is it in PATH? One in this folder is ./{shown}: ls -l ./{shown}"),
+        _ => format!("may it be executed (chmod +x {shown}), and may you use these CPUs and this policy?"),
+    };
+    failed(code, &anyhow!(error).context(format!("{shown}: cannot be started\n  hint: {hint}")))
 }
 
 /// Reserves colors for a program; they belong to this process until the program can have them.

@@ -18,9 +18,10 @@ const CACHES_MAX: u32 = 1 << 16;
 
 /// Carries out `isochrome export`.
 pub fn run(options: &ExportOptions) -> Result<Verdict> {
-    let shown = options.plan.display();
-    let plan: Plan = serde_json::from_str(&files::read(&options.plan)?)
-        .with_context(|| format!("{shown}: not a plan\n  hint: isochrome plan TASKS -o plan.json"))?;
+    let text = files::read(&options.plan)?;
+    let hint = "isochrome plan profile.json -o plan.json";
+    let plan: Plan =
+        serde_json::from_str(&text).with_context(|| files::of_another_kind(&options.plan, &text, "a plan", hint))?;
     let ids = parse_list(&options.cache_id, CACHES_MAX).context("--cache-id")?;
     let level = options.level.or(plan.programs.as_ref().map(|programs| programs.level)).unwrap_or(3);
     let ways = rules(options, level)?;

@@ -19,7 +19,7 @@ pub fn read(path: &Path) -> Result<String> {
     if path == Path::new("-") {
         io::stdin().read_to_string(&mut text).context("standard input")?;
     } else {
-        text = fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+        text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     }
     Ok(text)
 }
@@ -35,35 +35,99 @@ pub fn not_whole(path: &Path) -> String {
     format!("{}: not a whole file of its kind\n  hint: write the file again", path.display())
 }
 
+/// Kinds of files: the schema without its version, the name, and what to type for a file of the kind, which is `@` there.
+const KINDS: [(&str, &str, &str); 6] = [
+    ("isochrome-profile/", "a profile", "isochrome plan @ -o plan.json"),
+    ("isochrome-plan/", "a plan", "isochrome run @"),
+    ("isochrome-evidence/", "evidence", "isochrome report @ --text"),
+    ("isochrome-palette-samples/", "samples of a palette", "isochrome palette --replay @"),
+    ("isochrome-palette/", "a palette", "isochrome exec --palette @ --colors 0-3 ./program"),
+    ("isochrome-machine/", "a probed machine", "isochrome plan profile.json --machine @"),
+];
+
+/// Returns the error text for the file at `path` that is not `wanted`, such as "a plan". If its text says of which other kind it is, the hint is
+/// what to do with that, else `hint`.
+pub fn of_another_kind(path: &Path, text: &str, wanted: &str, hint: &str) -> String {
+    let shown = path.display().to_string();
+    match kind(text) {
+        Some((_, name, next)) if *name != wanted => {
+            format!("{shown}: not {wanted} but {name}\n  hint: {}", next.replace('@', &shown))
+        }
+        _ => format!("{shown}: not {wanted}\n  hint: {hint}"),
+    }
+}
+
+/// Returns the entry of [`KINDS`] for a file with this text, if it is JSON with a known schema.
+pub fn kind(text: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
+    let schema = serde_json::from_str::<Versioned>(text).ok()?.schema?;
+    KINDS.iter().find(|(prefix, ..)| schema.starts_with(prefix))
+}
+
+/// The beginning of every file of JSON that isochrome writes.
+#[derive(serde::Deserialize)]
+struct Versioned {
+    schema: Option<String>,
+}
+
 /// Reads the text of the JSON in `path`, whose `schema` must be one of `schemas`, the newest first.
 pub fn read_versioned(path: &Path, schemas: &[&str]) -> Result<String> {
     let text = read(path)?;
     let shown = path.display();
-    #[derive(serde::Deserialize)]
-    struct Versioned {
-        schema: Option<String>,
-    }
     let found: Versioned = serde_json::from_str(&text).with_context(|| {
-        format!("{shown}: not a JSON object\n  hint: isochrome writes the file itself; write it again")
+        format!("{shown}: not a JSON object\n  hint: isochrome writes such files itself: choose one, or write it again")
     })?;
-    anyhow::ensure!(
-        found.schema.as_deref().is_some_and(|schema| schemas.contains(&schema)),
-        "{shown}: schema is {}, not `{}`\n  hint: the file was written by another version of isochrome, or is another kind of file",
-        found.schema.map_or_else(|| "missing".to_owned(), |s| format!("`{s}`")),
-        schemas[0]
-    );
-    Ok(text)
+    if found.schema.as_deref().is_some_and(|schema| schemas.contains(&schema)) {
+        return Ok(text);
+    }
+    let family = |schema: &str| schema.split('/').next().map(str::to_owned);
+    let hint = match kind(&text).filter(|(prefix, ..)| family(prefix) != family(schemas[0])) {
+        Some((_, name, next)) => format!("it is {name}: {}", next.replace('@', &shown.to_string())),
+        None => "the file was written by another version of isochrome, or is another kind of file".to_owned(),
+    };
+    let found = found.schema.map_or_else(|| "missing".to_owned(), |schema| format!("`{schema}`"));
+    anyhow::bail!("{shown}: schema is {found}, not `{}`\n  hint: {hint}", schemas[0])
 }
 
-/// Writes `text` to `path` atomically: through a new file beside it, so that an interrupted write leaves the old one.
+/// Writes `text` to `path` atomically: through a new file beside it, so that an interrupted write leaves the old one. What is no file, such as
+/// `/dev/stdout` or a pipe, is written to as it is.
 pub fn write(path: &Path, text: &str) -> Result<()> {
+    let written = if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        fs::write(path, text)
+    } else {
+        // A link stays, and what it points to is replaced.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path));
+        if written.is_err() {
+            // Half a file helps nobody, least of all on a full disk.
+            let _ = fs::remove_file(&beside);
+        }
+        written
+    };
+    written.map_err(|error| unwritable(path, error))
+}
+
+/// Returns the error that `path` cannot be written.
+fn unwritable(path: &Path, error: io::Error) -> anyhow::Error {
     let shown = path.display();
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = Path::new(&beside);
-    fs::write(beside, text)
-        .and_then(|()| fs::rename(beside, path))
-        .with_context(|| format!("{shown}: cannot write\n  hint: does the folder exist, and may you write there?"))
+    let hint = match error.kind() {
+        io::ErrorKind::StorageFull => "make room (`df -h` shows where there is some), or choose another folder",
+        io::ErrorKind::IsADirectory => "it is a folder; name a file in it",
+        _ => "does the folder exist, and may you write there?",
+    };
+    anyhow::Error::new(error).context(format!("{shown}: cannot write\n  hint: {hint}"))
+}
+
+/// Fails as [`write`] would if the folder of `path` does not exist or cannot be written to. Long work checks that before it begins.
+pub fn check_writable(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.is_dir() {
+        return Err(unwritable(path, io::ErrorKind::IsADirectory.into()));
+    }
+    // What exists and is no file needs no new file beside it.
+    let target = if path.exists() && !path.is_file() { path } else { parent };
+    rustix::fs::access(target, rustix::fs::Access::WRITE_OK).map_err(|error| unwritable(path, error.into()))
 }
 
 /// Writes the result of `text` to `path`, if there is a path.

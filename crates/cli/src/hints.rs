@@ -2,6 +2,7 @@
 //! their hints.
 
 use std::error::Error;
+use std::ffi::OsString;
 
 use isochrome_host::color::ColorError;
 use isochrome_host::counters::CounterError;
@@ -20,6 +21,8 @@ use isochrome_model::palette::samples::Misshapen;
 use isochrome_model::plan::PlanError;
 use isochrome_model::taskset::read::ReadError;
 
+use crate::usage;
+
 /// Formats an error and its causes from the outside in, each once and with its hint.
 pub fn text(error: &(dyn Error + 'static)) -> String {
     let (mut text, mut next) = (String::new(), Some(error));
@@ -35,6 +38,15 @@ pub fn text(error: &(dyn Error + 'static)) -> String {
             text.insert_str(at, &format!("{separator}{whole}"));
         }
         next = cause.source();
+    }
+    text
+}
+
+/// Formats an error of the command line `words` as [`text`] does. Where no cause knows what to do, a hint shows how the verb is used.
+pub fn whole(error: &(dyn Error + 'static), words: &[OsString]) -> String {
+    let mut text = text(error);
+    if !text.contains("hint:") {
+        text += &format!("\n  hint: {}", usage::example_hint(words));
     }
     text
 }

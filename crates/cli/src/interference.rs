@@ -28,7 +28,8 @@ use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::args::{InterferenceOptions, MeasurementOptions};
-use crate::context::{Context, spinner};
+use crate::context::Context;
+use crate::progress::{self, Takes};
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::verdict::Verdict;
@@ -402,7 +403,7 @@ fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdic
     let programs = if options.program.is_empty() { modeled::programs(outermost) } else { options.program.clone() };
     all_beside(programs.len())?;
     let slices = slices(options, &SLICES)?;
-    let bar = spinner("playing");
+    let bar = progress::step("playing", Takes::Words("seconds to minutes, by the size of the caches"), "the tables");
     let request = modeled::Request { machine: &machine, mhz, programs: &programs, slices: &slices };
     let (measured, blocks) = modeled::play(&request, &mut |_| {
         bar.tick();

@@ -35,6 +35,7 @@ mod plan;
 mod policy;
 mod probe;
 mod profile;
+mod progress;
 mod ps;
 mod recolor;
 mod report;
@@ -46,12 +47,15 @@ mod serve;
 mod simulate;
 mod switch;
 mod trace;
+mod usage;
 mod verdict;
 mod view;
 mod watch;
 mod ways;
 mod workload;
 
+use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use isochrome_host::interrupt;
@@ -66,13 +70,17 @@ use verdict::{COULD_NOT_RUN, INCONCLUSIVE, VIOLATED, Verdict};
 static ALLOCATOR: HeapAllocator = HeapAllocator;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::of(std::env::args_os()) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let arguments = match Arguments::of(words.clone()) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Printing fails only if the reader has closed the stream.
-            let _ = error.print();
+            let _ = match error.use_stderr() {
+                true => write!(std::io::stderr(), "{}", usage::text(&error, &words)),
+                false => error.print(),
+            };
             // `exec` has the exit codes of env(1).
-            let is_exec = std::env::args_os().nth(1).is_some_and(|verb| verb == "exec");
+            let is_exec = words.get(1).is_some_and(|verb| verb == "exec");
             let code = if is_exec { exec::FAILED } else { COULD_NOT_RUN };
             return if error.use_stderr() { ExitCode::from(code) } else { ExitCode::SUCCESS };
         }
@@ -93,6 +101,10 @@ fn main() -> ExitCode {
                 eprintln!("isochrome: {trouble}");
             }
         }
+        // Nobody waits for minutes to learn that a result cannot be written.
+        if long_work(&arguments.verb).is_some() {
+            arguments.outputs.iter().try_for_each(|path| files::check_writable(path))?;
+        }
         carry_out(arguments.verb)
     };
     match run() {
@@ -102,14 +114,38 @@ fn main() -> ExitCode {
         Ok(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
         Err(error) if files::nobody_listens(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isochrome: {}", hints::text(&*error));
+            eprintln!("isochrome: {}", hints::whole(&*error, &words));
             ExitCode::from(if error.is::<InDoubt>() { INCONCLUSIVE } else { COULD_NOT_RUN })
         }
     }
 }
 
+/// Returns the name of a verb that may work for a while before it prints anything; `None` if all that it does is quick, or if it hands the
+/// terminal to a program or goes on until it is stopped.
+fn long_work(verb: &Verb) -> Option<&'static str> {
+    Some(match verb {
+        Verb::Doctor { .. } => "doctor",
+        Verb::Probe(_) => "probe",
+        Verb::Palette(_) => "palette",
+        Verb::Map(options) if !options.watch => "map",
+        Verb::Ps { .. } => "ps",
+        Verb::Recolor(_) => "recolor",
+        Verb::Demo(_) => "demo",
+        Verb::Simulate(_) => "simulate",
+        Verb::Trace(_) => "trace",
+        Verb::Compare(_) => "compare",
+        Verb::Profile(_) => "profile",
+        Verb::Plan(_) => "plan",
+        Verb::Analyze(_) => "analyze",
+        Verb::Run(_) => "run",
+        Verb::Lab(_) => "lab",
+        _ => return None,
+    })
+}
+
 /// Carries out `verb` and returns its verdict.
 fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
+    let _whole = long_work(&verb).map(progress::whole);
     match verb {
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Probe(options) => probe::run(&options),

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{Frames, MapOptions, MeasurementOptions};
-use crate::context::{Context, spinner};
+use crate::context::{Context, finding_colors};
 use crate::verdict::Verdict;
 use crate::{coloring, files, hints};
 
@@ -137,11 +137,9 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
 fn start(program: &[String]) -> Result<Child> {
     let (name, arguments) = program.split_first().context("no program is named\n  hint: isochrome map -- CMD ARGS")?;
     let output = Stdio::from(std::io::stderr());
-    Command::new(name)
-        .args(arguments)
-        .stdout(output)
-        .spawn()
-        .with_context(|| format!("{name}: cannot start\n  hint: does it exist, and may it be run?"))
+    Command::new(name).args(arguments).stdout(output).spawn().with_context(|| {
+        format!("{name}: cannot start\n  hint: give its path, or a name in PATH: isochrome map -- ./program")
+    })
 }
 
 /// Returns the map of `child` after it has run for `after`, or the last map that could be made if the program ends earlier.
@@ -176,7 +174,7 @@ fn has_ended(error: &anyhow::Error) -> bool {
 fn verify(context: &Context, measurement: &MeasurementOptions, target: Target) -> Result<Verification> {
     let palette = saved::load(&runtime::folder(), target.level, &saved::Boot::of(&context.machine, &context.sysfs))?;
     let _settings = context.pin();
-    let bar = spinner("measuring anew");
+    let bar = finding_colors("the map");
     let (survey, _) = context.survey(measurement, target, VERIFIED_PAGES)?;
     let collection = survey.finish();
     bar.finish_and_clear();

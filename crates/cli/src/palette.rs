@@ -22,8 +22,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::PaletteOptions;
-use crate::context::{Context, method, progress, spinner, tell};
+use crate::context::{Context, finding_colors, method};
 use crate::files;
+use crate::progress::{self, Takes, tell};
 use crate::verdict::Verdict;
 
 /// Share of pages on which two surveys have to agree.
@@ -126,8 +127,9 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     let pages = options.pages.unwrap_or(if options.save && !hidden { pages_limit } else { PAGES });
     anyhow::ensure!(
         pages <= pages_limit,
-        "{pages} pages do not fit into the memory limit of {}\n  hint: raise --memory or lower --pages",
-        measurement.memory()
+        "{pages} pages do not fit into the memory limit of {}\n  hint: --memory {}M, or lower --pages",
+        measurement.memory(),
+        (pages as u64 * context.machine.page_bytes.0).div_ceil(1 << 20)
     );
     let folder = runtime::folder();
     if options.save {
@@ -135,19 +137,19 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         runtime::make(&folder)?;
     }
     let _settings = context.pin();
-    let bar = spinner("finding colors");
+    let bar = finding_colors("the color of every page");
     let (mut survey, attempts) = context.survey(measurement, target, pages.min(PAGES))?;
     for (method, error) in survey.refused() {
         tell(&bar, &format!("not by {}: {}", method.name(), without_hint(error)));
     }
     bar.finish_and_clear();
-    let bar = progress("classifying", pages as u64);
+    let bar = progress::parts("classifying pages", pages as u64, "conclusions");
     while survey.pages() < pages && !interrupt::interrupted() {
         survey.classify(PAGES.min(pages - survey.pages()))?;
         bar.set_position(survey.pages() as u64);
     }
     bar.finish_and_clear();
-    let bar = spinner("concluding");
+    let bar = progress::step("concluding", Takes::Words("seconds; longer with --again"), "the palette");
     let verification = (options.verify || options.save).then(|| survey.verify());
     let first = survey.finish();
     let palette = first.evidence();

@@ -18,6 +18,7 @@ use isochrome_model::units::Bytes;
 
 use crate::args::{AnalyzeOptions, PlanOptions, Priorities, Supply, TaskSetFile};
 use crate::files;
+use crate::progress::{self, Takes};
 use crate::verdict::Verdict;
 
 /// Schema of a plan.
@@ -25,9 +26,22 @@ pub const SCHEMA: &str = "isochrome-plan/1";
 /// Schema of the output of `analyze`.
 pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/1";
 
+/// Fails if `text` is that of a file of another kind, which has no tasks. A profile is a task set.
+fn check_kind(file: &TaskSetFile, text: &str) -> Result<()> {
+    ensure!(
+        files::kind(text).is_none_or(|(_, name, _)| *name == "a profile"),
+        files::of_another_kind(&file.tasks, text, "a task set", "")
+    );
+    Ok(())
+}
+
 fn of_text(file: &TaskSetFile, text: &str, overrides: Overrides) -> Result<TaskSet> {
     let (set, warnings) = task_set(text, overrides).with_context(|| file.tasks.display().to_string())?;
-    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    for warning in warnings {
+        let hint =
+            if warning.contains("not a field") { "\n  hint: docs/reference/planning.md lists the fields" } else { "" };
+        eprintln!("warning: {}: {warning}{hint}", file.tasks.display());
+    }
     Ok(set)
 }
 
@@ -100,6 +114,7 @@ fn blame_supply(set: &TaskSet) {
 /// Carries out `isochrome plan`.
 pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     let text = files::read(&options.file.tasks)?;
+    check_kind(&options.file, &text)?;
     let shown = || options.file.tasks.display().to_string();
     // Copies of a task have no programs of their own.
     let runnable = if options.copies == 1 { runnable(&text).with_context(shown)? } else { None };
@@ -113,14 +128,10 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     let test = replacement_test(&options.file, &text)?;
     let start = Instant::now();
     let limit = Duration::from_nanos(options.time_limit.0);
-    let last_reported = std::cell::Cell::new(start);
-    let progress = |progress: Progress| {
-        // Progress is reported only if planning takes long.
-        if last_reported.get().elapsed() > Duration::from_secs(2) {
-            last_reported.set(Instant::now());
-            let best = progress.best.map_or("none yet".to_owned(), |best| format!("{best:.5}"));
-            eprintln!("{:.0} s: best {best}, proven bound {:.5}", start.elapsed().as_secs_f64(), progress.bound);
-        }
+    let bar = progress::step("searching", Takes::AtMost(limit), "the plan");
+    let progress = |Progress { best, bound }: Progress| {
+        let best = best.map_or("none yet".to_owned(), |best| format!("{best:.5}"));
+        bar.set_message(format!("searching (at most {limit:.0?}): best {best}, proven bound {bound:.5}"));
     };
     let should_stop = || start.elapsed() >= limit || interrupt::interrupted();
     let (objective, then) = options.objective.split_first().context("--objective names none")?;
@@ -169,6 +180,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
     overrides.memory_default = Some(Bytes(1 << 60));
     overrides.cores_default = Some(4096);
     let text = files::read(&options.file.tasks)?;
+    check_kind(&options.file, &text)?;
     let set = of_text(&options.file, &text, overrides)?;
     let checks_memory = checks_memory || set.platform().memory != Bytes(1 << 60);
     let (allocated, warnings) = allocation(&files::read(&options.allocation)?, &set)

@@ -35,7 +35,7 @@ pub fn shown(path: &Path) -> String {
 
 /// Returns the text of the policy in `path`, and the policy.
 pub fn read(path: &Path) -> Result<(String, Policy)> {
-    let hint = "hint: examples/serve/policy.toml is one to begin with";
+    let hint = "hint: one to begin with: isochrome serve --config examples/serve/policy.toml";
     let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read\n  {hint}", path.display()))?;
     let policy = policy::read(&text).with_context(|| shown(path))?;
     Ok((text, policy))

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use isochrome_host::color::pool::FramePool;
@@ -15,7 +16,8 @@ use isochrome_model::units::{CpuId, Ns, format_list};
 use isochrome_report::retention_sentence;
 
 use crate::args::ProbeOptions;
-use crate::context::{Context, spinner};
+use crate::context::Context;
+use crate::progress::{self, Takes};
 use crate::verdict::Verdict;
 use crate::{files, hints};
 
@@ -38,8 +40,10 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     if options.supply_time > Ns(0) {
         let allowed = isochrome_host::machine::setting::allowed_cpus()?;
         let cpus: Vec<CpuId> = cpus.into_iter().filter(|cpu| allowed.contains(cpu)).collect();
-        let bar = spinner("probing");
-        let progress = |doing: &str| bar.set_message(doing.to_owned());
+        // Half of the CPUs are watched at a time.
+        let time = Duration::from_nanos(options.supply_time.0.saturating_mul(if cpus.len() > 1 { 2 } else { 1 }));
+        let bar = progress::step("supply", Takes::For(time), "the table");
+        let progress = |doing: &str| bar.set_message(format!("{doing} (all CPUs take {time:.0?})"));
         notes.extend(supply::measure(&mut context.machine, &cpus, options.supply_time, progress));
         bar.finish_and_clear();
     }
@@ -71,9 +75,10 @@ pub fn measure(context: &mut Context, pool: Option<(&FramePool, u8)>, cpus: Vec<
     let (others, forbidden): (Vec<CpuId>, Vec<CpuId>) = others.partition(|cpu| allowed.contains(cpu));
     let cpus = std::iter::once(context.cpu).chain(others).collect();
 
-    let bar = spinner("probing");
+    let bar = progress::step("probing", Takes::Words("seconds for each CPU"), "");
     let request = ProbeRequest { cpus, seed: context.seed };
-    let mut notes = probe(&mut context.machine, pool, &request, |doing| bar.set_message(doing.to_owned()));
+    let mut notes =
+        probe(&mut context.machine, pool, &request, |doing| bar.set_message(format!("{doing} (seconds for each CPU)")));
     bar.finish_and_clear();
     if !forbidden.is_empty() {
         let list: Vec<u32> = forbidden.iter().map(|cpu| cpu.0).collect();

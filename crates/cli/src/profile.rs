@@ -31,11 +31,11 @@ use isochrome_report::figure;
 
 use crate::args::{MeasurementOptions, ProfileOptions};
 use crate::coloring::{self, available};
-use crate::context::{Context, progress, seed};
+use crate::context::{Context, seed};
 use crate::probe::{costs_text, notes_text, saved, supply_text};
 use crate::verdict::Verdict;
 use crate::ways::{Divided, Given};
-use crate::{files, hints};
+use crate::{files, hints, progress};
 
 pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     ensure!(
@@ -168,7 +168,7 @@ fn measure_points(
     let folder = runtime::folder();
     shielding::restore_left(&folder);
     let mut random = fastrand::Rng::with_seed(request.seed);
-    let bar = progress("profiling", 0);
+    let bar = progress::parts("profiling", 0, format!("isochrome plan {}", options.output.display()));
     let run = |task: usize, partitions: u32, jobs: u64| {
         if interrupt::interrupted() {
             return Ok(None);

@@ -13,9 +13,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::Results;
-use crate::context::{Context, progress};
+use crate::context::Context;
 use crate::verdict::Verdict;
-use crate::{evidence, files};
+use crate::{evidence, files, progress};
 
 /// Runs the blocks of `experiment` with a progress bar, after printing which effects `amount` can show.
 pub fn measure<E: Experiment>(
@@ -33,7 +33,7 @@ pub fn measure_again<E: Experiment>(
     experiment: &mut E,
     amount: &Amount,
 ) -> Result<Vec<Block<E::Condition>>> {
-    let bar = progress(doing, 1);
+    let bar = progress::parts(doing, 1, "the tables");
     let blocks = run(experiment, amount, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);

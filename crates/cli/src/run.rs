@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use isochrome_host::color::ledger::Owner;
@@ -33,7 +34,8 @@ use isochrome_model::taskset::programs::{Partitioning, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
 
 use crate::args::{ChosenColors, MeasurementOptions, Policy, RunPlanOptions, ViolationAction};
-use crate::context::{Context, spinner, tell};
+use crate::context::Context;
+use crate::progress::{self, Takes, tell};
 use crate::verdict::Verdict;
 use crate::ways::{Divided, Given};
 use crate::{coloring, evidence, files, hints};
@@ -44,8 +46,9 @@ const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
 pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let text = files::read(&options.plan)?;
     let shown = options.plan.display();
-    let plan: Plan = serde_json::from_str(&text)
-        .with_context(|| format!("{shown}: not a plan\n  hint: isochrome plan profile.json -o plan.json"))?;
+    let plan: Plan = serde_json::from_str(&text).with_context(|| {
+        files::of_another_kind(&options.plan, &text, "a plan", "isochrome plan profile.json -o plan.json")
+    })?;
     let programs = plan.programs.as_ref().with_context(|| {
         format!("{shown}: a plan without programs\n  hint: plan what `isochrome profile taskset.toml -o profile.json` writes")
     })?;
@@ -219,7 +222,7 @@ fn file_name(path: &Path) -> String {
 /// was long enough.
 fn retention(context: &mut Context, programs: &Programs) -> Option<Ns> {
     let request = ProbeRequest { cpus: programs.cpus.clone(), seed: context.seed };
-    let bar = spinner("retention");
+    let bar = progress::step("how long the cache keeps its contents", Takes::Words("seconds for each CPU"), "the run");
     for note in probe(&mut context.machine, None, &request, |_| {}) {
         tell(&bar, &format!("note: {}: {}", note.subject, note.reason));
     }
@@ -344,6 +347,7 @@ fn unreported_gaps(recorder: &Recorder, programs: &[Planned], outcome: &Outcome)
         "jobs exceeded limits: watching the CPUs for {text}, in case the hypervisor withholds them without a report"
     );
     let cpus: BTreeSet<CpuId> = programs.iter().map(|planned| planned.cpu).collect();
+    let _bar = progress::step("watching the CPUs", Takes::For(Duration::from_nanos(length.0)), "the report");
     gaps::watch(&cpus.into_iter().collect::<Vec<_>>(), length)
 }
 
@@ -393,7 +397,9 @@ fn one_block(request: &Request, means: &Means, block: &mut BlockRecord) -> Resul
         },
         record: &mut |job| block.record(job),
     };
+    let bar = progress::step("running the programs", Takes::For(Duration::from_nanos(request.length.0)), "");
     let mut outcome = engine::run(request, &mut hooks)?;
+    drop(bar);
     block.end();
     if let (Some(ways), Some(given)) = (ways, given) {
         for (task, planned) in planned.iter().enumerate() {

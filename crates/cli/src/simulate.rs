@@ -8,7 +8,6 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::interrupt;
 use isochrome_model::flood::{DoublePurge, Flood, Leaves};
 use isochrome_model::geometry::Geometry;
@@ -25,6 +24,7 @@ use serde::Serialize;
 
 use crate::args::{ModeledMachine, Output, Program, SimulateOptions, SimulateQuestion};
 use crate::files;
+use crate::progress::{self, Takes};
 use crate::verdict::Verdict;
 
 /// Error text for a level that has too many colors to be simulated color by color.
@@ -115,7 +115,7 @@ pub fn named_machine(name: &str) -> Result<MachineModel> {
         Some(described) => Ok(described),
         None if Path::new(name).exists() => files::read_json(Path::new(name), MACHINE_MODEL_SCHEMA),
         None => bail!(
-            "{name}: no such machine and no such file\n  hint: {}",
+            "{name}: no such machine and no such file\n  hint: `isochrome simulate machines` lists them: {}",
             MachineModel::names().collect::<Vec<_>>().join(", ")
         ),
     }
@@ -137,8 +137,8 @@ pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<
         (Some(path), None) => {
             let shown = path.display().to_string();
             let (input, bytes) = open(path).with_context(|| shown.clone())?;
-            let progress = progress(bytes);
-            let mut reader = Reader::new(program.format, &shown, progress.wrap_read(input));
+            let bar = progress::reading(format!("reading {shown}"), bytes);
+            let mut reader = Reader::new(program.format, &shown, bar.wrap_read(input));
             loop {
                 let batch = reader.next_batch()?;
                 if batch.is_empty() || interrupted() {
@@ -146,22 +146,28 @@ pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<
                 }
                 hand_over(batch);
             }
-            progress.finish_and_clear();
+            bar.finish_and_clear();
         }
         (None, Some(workload)) => {
-            let mut accesses = workload.accesses();
+            let (mut accesses, mut count) = (workload.accesses(), 0);
+            let bar = progress::step("playing the workload", Takes::Words(BY_ACCESSES), "");
             loop {
                 let batch: Vec<Access> = accesses.by_ref().take(BATCH).collect();
                 if batch.is_empty() || interrupted() {
                     break;
                 }
                 hand_over(&batch);
+                count += batch.len() as u64;
+                bar.set_message(format!("playing the workload ({BY_ACCESSES}): {count} accesses"));
             }
         }
         _ => bail!("no program\n  hint: --trace FILE [--format din|lackey|u64|iso], or --workload matmul"),
     }
     Ok(())
 }
+
+/// How long a simulation takes.
+pub const BY_ACCESSES: &str = "the time grows with the number of accesses";
 
 /// Whether the run was interrupted, which is reported on standard error.
 fn interrupted() -> bool {
@@ -180,18 +186,6 @@ fn open(path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
     let file = File::open(path)?;
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
     Ok((Box::new(file), bytes))
-}
-
-/// Size in bytes below which a trace is read before a progress bar could be seen.
-const LONG_BYTES: u64 = 32 << 20;
-
-/// Returns a progress bar for a trace of `bytes` bytes, which is hidden for short traces. indicatif draws it on terminals only.
-fn progress(bytes: u64) -> ProgressBar {
-    if bytes < LONG_BYTES {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {eta}");
-    ProgressBar::new(bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 fn machines() -> Result<()> {

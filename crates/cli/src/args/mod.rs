@@ -8,12 +8,13 @@ mod model;
 mod place;
 mod plan;
 pub mod reference;
+mod width;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use isochrome_model::analysis::Analysis;
 use isochrome_model::export::Target;
 use isochrome_model::flood::Pattern;
@@ -71,6 +72,7 @@ fn help_template() -> String {
     name = "isochrome",
     version,
     propagate_version = true,
+    max_term_width = 80,
     help_template = help_template(),
     after_help = "Exit codes: 0 success and all requirements met, 1 error, 2 a bound or threshold was violated, 3 inconclusive.\n\
                   Start with `isochrome doctor`, or see everything at once with `isochrome demo`."
@@ -79,7 +81,13 @@ pub struct Arguments {
     /// The verb to carry out.
     #[command(subcommand)]
     pub verb: Verb,
+    /// Files that the options have the verb write.
+    #[arg(skip)]
+    pub outputs: Vec<PathBuf>,
 }
+
+/// Options that name a file to write.
+const OUTPUTS: [&str; 6] = ["output", "raw", "svg", "gantt", "samples", "csv"];
 
 impl Arguments {
     /// Parses a command line. As with `env` or `nice`, a program needs no `--` before it. Where a verb takes processes or a program, the
@@ -114,8 +122,26 @@ impl Arguments {
                 at += if word.starts_with('-') && takes_value(&word) { 2 } else { 1 };
             }
         }
-        Arguments::try_parse_from(words)
+        let matches = width::fitted(Arguments::command()).try_get_matches_from(words)?;
+        let arguments = Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))?;
+        Ok(Arguments { outputs: outputs(&Arguments::command(), &matches), ..arguments })
     }
+}
+
+/// Returns the files that the options in `matches` of `command` and of its verb name for results. Folders are not among them.
+fn outputs(command: &clap::Command, matches: &ArgMatches) -> Vec<PathBuf> {
+    let is_file = |name: &str| {
+        let options = command.get_arguments().filter(|option| option.get_id() == name);
+        options.filter_map(|option| option.get_value_names()).any(|names| names.iter().any(|name| name == "FILE"))
+    };
+    let path = |name: &str| matches.try_get_one::<PathBuf>(name).ok().flatten().cloned();
+    let mut paths: Vec<PathBuf> = OUTPUTS.into_iter().filter(|name| is_file(name)).filter_map(path).collect();
+    if let Some((verb, matches)) = matches.subcommand()
+        && let Some(verb) = command.find_subcommand(verb)
+    {
+        paths.extend(outputs(verb, matches));
+    }
+    paths
 }
 
 /// Verbs of the isochrome command.
@@ -371,6 +397,21 @@ mod tests {
         for (line, nearest) in [("isochrome palete", "'palette'"), ("isochrome lab crdp", "'crpd'")] {
             let message = parsed(line).expect_err("there is no such verb").to_string();
             assert!(message.contains("similar") && message.contains(nearest), "{message}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_to_be_written_are_known_before_the_verb_begins() {
+        for (line, files) in [
+            ("isochrome plan set.json -o plan.json --gantt a.svg", &["plan.json", "a.svg"][..]),
+            ("isochrome lab crpd --raw jobs.csv --output crpd.json", &["crpd.json", "jobs.csv"]),
+            ("isochrome profile set.toml", &["profile.json"]),
+            // A folder is made, and a file to read is there already.
+            ("isochrome demo -o folder", &[]),
+            ("isochrome palette --replay samples.json", &[]),
+        ] {
+            let found = Arguments::of(line.split(' ').map(OsString::from)).expect(line).outputs;
+            assert_eq!(found, files.iter().map(PathBuf::from).collect::<Vec<_>>(), "{line}");
         }
     }
 

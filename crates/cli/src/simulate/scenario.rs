@@ -2,17 +2,16 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::interrupt;
 use isochrome_model::sim::scenario::{self, Outcome, Scenario, TaskOutcome};
 use isochrome_report::figure;
 
-use super::{SCENARIO_SCHEMA, counts_reported, named_machine, open};
+use super::{BY_ACCESSES, SCENARIO_SCHEMA, counts_reported, named_machine, open};
 use crate::args::Output;
 use crate::files;
+use crate::progress::{self, Takes};
 
 /// Runs a scenario, prints its outcome, and draws it as SVG if `svg` names a file.
 pub fn run(path: &Path, svg: &Option<PathBuf>, output: &Output) -> Result<()> {
@@ -22,16 +21,14 @@ pub fn run(path: &Path, svg: &Option<PathBuf>, output: &Output) -> Result<()> {
         Some(machine) => machine,
         None => named_machine(scenario.machine.as_deref().unwrap_or_default())?,
     };
-    let style = ProgressStyle::with_template("{spinner} {human_pos} accesses, {per_sec}, {elapsed}");
-    let progress = ProgressBar::no_length().with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    progress.enable_steady_tick(Duration::from_millis(200));
+    let bar = progress::step("playing the scenario", Takes::Words(BY_ACCESSES), "the table");
     let mut open = |name: &str| open(Path::new(name)).map(|(input, _)| input);
     let mut go_on = |accesses: u64| {
-        progress.set_position(accesses);
+        bar.set_message(format!("playing the scenario ({BY_ACCESSES}): {accesses} accesses"));
         !interrupt::interrupted()
     };
     let outcome = scenario::run(&scenario, &machine, &mut open, &mut go_on).with_context(|| format!("{shown}"))?;
-    progress.finish_and_clear();
+    bar.finish_and_clear();
     if interrupt::interrupted() {
         eprintln!("interrupted: this is how far it went");
     }
