@@ -1,0 +1,29 @@
+//! Long work says on standard error that it goes on, also where that is a pipe.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The first line is due after 1 s and the others every 5 s. The rest is for a machine that is busy with other tests.
+const FIRST: Duration = Duration::from_secs(4);
+const BETWEEN: Duration = Duration::from_secs(6);
+
+#[test]
+fn long_work_in_a_pipe_is_not_silent() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+    command.args(["simulate", "--machine", "zen3", "--workload", "walk:area=1M,stride=64,passes=1000000"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    let mut last = begin;
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    for (number, line) in lines.take(3).enumerate() {
+        let (line, gap) = (line.unwrap(), last.elapsed());
+        last = Instant::now();
+        assert!(gap <= if number == 0 { FIRST } else { BETWEEN }, "{gap:?} before {line}");
+        assert!(line.contains("playing the workload") && line.contains("so far"), "{line}");
+    }
+    let seen = begin.elapsed();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(seen > Duration::from_secs(8), "three lines within {seen:?}");
+}
