@@ -77,16 +77,16 @@ fn count(options: &SimulateOptions) -> Result<()> {
 /// Formats the counts of all levels and of memory as a table.
 fn counts_reported(levels: &[LevelCounts], memory: MemoryCounts) -> String {
     let mut text = format!(
-        "{:8} {:>14} {:>14} {:>14} {:>14} {:>14}\n",
+        "{:8} {:>13} {:>13} {:>13} {:>13} {:>13}\n",
         "level", "reads", "writes", "read misses", "write misses", "write-backs"
     );
     for LevelCounts { name, counts } in levels {
         let [reads, writes, read_misses] = [counts.reads, counts.writes, counts.read_misses];
         let (write_misses, writebacks) = (counts.write_misses, counts.writebacks);
         let _ =
-            writeln!(text, "{name:8} {reads:>14} {writes:>14} {read_misses:>14} {write_misses:>14} {writebacks:>14}");
+            writeln!(text, "{name:8} {reads:>13} {writes:>13} {read_misses:>13} {write_misses:>13} {writebacks:>13}");
     }
-    let _ = writeln!(text, "{:8} {:>14} {:>14}", "memory", memory.reads, memory.writes);
+    let _ = writeln!(text, "{:8} {:>13} {:>13}", "memory", memory.reads, memory.writes);
     text
 }
 
