@@ -83,7 +83,7 @@ fn hint(error: &(dyn Error + 'static)) -> String {
         ColorError::ColorsHeld { .. } =>
             "; `isochrome ps` lists grants, --colors auto:N finds free ones, --group NAME on both shares them";
         ColorError::TooFewFreeColors { .. } => ": `isochrome ps`";
-        RecolorError::Itself => ": run `isochrome recolor` as a program of its own";
+        RecolorError::Itself => ": run `isochrome recolor PID --colors 0-3` as a program of its own";
         RecolorError::AsynchronousIo { .. } => ": --force";
         RecolorError::Trace { pid, .. } | RecolorError::Memory { pid, .. } | RecolorError::Unrepaired { pid } =>
             format!(": isochrome recolor --repair {pid}");

@@ -15,7 +15,7 @@ pub fn run(path: &Path, output: Option<&Path>, form: ReportForm) -> Result<Verdi
     let (folder, path) = (path, if path.is_dir() { path.join("evidence.json") } else { path.to_owned() });
     anyhow::ensure!(
         folder == path || path.exists(),
-        "{}: holds no evidence.json\n  hint: isochrome demo -o {0} writes one, and so does isochrome run plan.json -o {0}",
+        "{}: holds no evidence.json\n  hint: `isochrome demo -o {0}` writes one, and so does `isochrome run plan.json -o {0}`",
         folder.display()
     );
     let text = files::read_versioned(&path, &[SCHEMA, SCHEMA_1])?;

@@ -95,7 +95,7 @@ fn example(words: &[String], option: &str) -> String {
 fn examples_of(verb: &Command) -> Vec<String> {
     let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
     let lines = help.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| line.starts_with("isochrome "));
-    lines.map(|line| line.split([';', '|', '<', '>']).next().unwrap_or_default().trim().to_owned()).collect()
+    lines.map(|line| line.split([';', '|', '<', '>', '&']).next().unwrap_or_default().trim().to_owned()).collect()
 }
 
 #[cfg(test)]

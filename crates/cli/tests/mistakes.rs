@@ -172,7 +172,7 @@ fn prepared() -> TempDir {
     file("tasks.json", tasks.as_bytes());
     file("bits.json", br#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#);
     file("broken.json", b"{\"tasks\": [,]}");
-    file("noise.bin", b"\x7fELF\x02\x01\x01\x00\xff\xfe\n");
+    file("noise.bin", b"\xff\xfe\xfd\n");
     file("profile.json", br#"{"schema":"isochrome-profile/1"}"#);
     file("plan.json", br#"{"schema":"isochrome-plan/1"}"#);
     let of = |key: &str| {

@@ -50,7 +50,9 @@ mod tests {
             commands.extend(command.get_subcommands().cloned());
             for help in [command.render_help(), command.render_long_help()] {
                 for line in help.to_string().lines() {
-                    assert!(line.chars().count() <= WIDTH, "{}: {line}", command.get_name());
+                    // One word cannot be broken.
+                    let fits = line.chars().count() <= WIDTH || !line.trim().contains(' ');
+                    assert!(fits, "{}: {line}", command.get_name());
                 }
             }
         }
