@@ -18,6 +18,7 @@ mod doctor;
 mod evidence;
 mod exec;
 mod export;
+mod external;
 mod files;
 mod flood;
 mod hints;
@@ -74,6 +75,10 @@ fn main() -> ExitCode {
     let arguments = match Arguments::of(words.clone()) {
         Ok(arguments) => arguments,
         Err(error) => {
+            if let Some(message) = external::replace(&words, &error) {
+                eprintln!("isochrome: {message}");
+                return ExitCode::from(COULD_NOT_RUN);
+            }
             // Printing fails only if the reader has closed the stream.
             let _ = match error.use_stderr() {
                 true => write!(std::io::stderr(), "{}", usage::text(&error, &words)),

@@ -54,6 +54,68 @@ fn arguments_that_do_not_parse_exit_with_1_and_help_with_0() {
     }
 }
 
+/// Writes an executable script `name` into `folder`.
+fn script(folder: &Path, name: &str, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Runs `arguments` in `folder` with this PATH.
+fn isochrome_in(folder: &Path, path: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+    command.args(arguments).current_dir(folder).env("PATH", path).output().expect("the command starts")
+}
+
+#[test]
+fn an_unknown_verb_is_a_program_of_that_name_in_path() {
+    use std::os::unix::process::ExitStatusExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    script(folder.path(), "isochrome-sweep", "echo \"$#: $*\"; read line; echo \"$line\" >&2; exit 42");
+    script(folder.path(), "isochrome-doctor", "echo taken over");
+    script(folder.path(), "isochrome-killed", "kill -TERM $$");
+    let run = |arguments: &[&str]| isochrome_in(folder.path(), path, arguments);
+
+    let output = run(&["sweep", "a file.toml", "--workers", "2", "-o", "out", "--help"]);
+    assert_eq!(stdout(&output), "6: a file.toml --workers 2 -o out --help\n");
+    assert_eq!(output.status.code(), Some(42), "the exit code is the program's");
+    assert_eq!(stdout(&run(&["help", "sweep"])), "1: --help\n");
+    assert_eq!(run(&["killed"]).status.signal(), Some(15), "the program is executed in place of the command");
+    // What isochrome has itself comes first, and a folder's or an option's name is no verb.
+    assert!(!stdout(&run(&["doctor", "--json"])).contains("taken over"));
+    std::fs::create_dir(folder.path().join("isochrome-x")).unwrap();
+    script(&folder.path().join("isochrome-x"), "y", "echo executed");
+    for arguments in [&["x/y"][..], &["x"], &["--sweep"], &["-sweep"], &[""], &["lab", "sweep"], &["help"]] {
+        let text = stdout(&run(arguments));
+        assert!(!text.contains("executed") && !text.contains(": "), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn an_unknown_verb_without_a_program_gets_a_suggestion_or_says_how_to_install_it() {
+    let folder = tempfile::tempdir().unwrap();
+    script(folder.path(), "isochrome-sweep", "echo executed");
+    // Entries of PATH that are empty or relative mean the current folder, and are not searched.
+    for path in ["", ":", ".", ":/nonexistent:", "./", "../x:."] {
+        let output = isochrome_in(folder.path(), path, &["sweep", "x.toml"]);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{path}: {message}");
+        assert!(message.contains("isochrome-sweep") && message.contains("hint: pip install"), "{path}: {message}");
+    }
+    let output = isochrome_in(folder.path(), folder.path().to_str().unwrap(), &["palete"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(message.contains("unrecognized subcommand 'palete'") && message.contains("'palette'"), "{message}");
+    // A file that is no program is named.
+    std::fs::write(folder.path().join("isochrome-sweep"), "\u{7f}ELF").unwrap();
+    let output = isochrome_in(folder.path(), folder.path().to_str().unwrap(), &["sweep"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(message.contains("isochrome-sweep: cannot be executed") && message.contains("hint:"), "{message}");
+}
+
 #[test]
 fn a_terminal_obeys_no_file_name_and_no_evidence() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,7 +19,13 @@ use crate::planning::{PlanParameters, TaskSet, on_one_thread};
 /// Fields, all by name and all optional: `tasks`, `utilization`, `utilizations` (`uunifast`, `uunifast-discard`, `dirichlet`, `capped`),
 /// `caps`, `period_ns` (range), `period_step_ns`, `deadline` (range of shares), `classes` (each with `weight`, `sensitivity` and
 /// `knee_partitions`), `profiles_ns`, `task_memory_mib` (range), `task_partitions` (range), `cores`, `partitions`, `memory_mib`,
-/// `refill_ns_per_partition`, `switch_ns`.
+/// `refill_ns_per_partition`, `switch_ns`. Names end in the unit; `utilization` is the sum over the tasks of a set, 1.0 for one full core.
+///
+/// ```python
+/// >>> generator = isochrome.Generator(tasks=8, utilization=0.75)
+/// >>> generator.utilizations(seed=1, count=100).shape
+/// (100, 8)
+/// ```
 #[pyclass(frozen, module = "isochrome")]
 pub struct Generator(generate::Generator);
 
@@ -53,13 +59,13 @@ impl Generator {
         to_python(py, &self.0)
     }
 
-    /// Returns set number `index`.
+    /// Returns set number `index` under `seed`.
     #[pyo3(signature = (*, seed, index))]
     fn task_set(&self, seed: u64, index: u64) -> PyResult<TaskSet> {
         Ok(TaskSet::new_unwarned(self.0.task_set(seed, index).map_err(wrong)?))
     }
 
-    /// Returns the utilizations of `count` sets from number `first` on, as an array of sets x tasks.
+    /// Returns the utilizations, 0 to 1, of `count` sets from number `first` on, as an array of sets x tasks.
     #[pyo3(signature = (*, seed, count, first = 0))]
     fn utilizations<'py>(
         &self,
@@ -79,7 +85,7 @@ impl Generator {
     /// Returns `count` sets on one core each, from number `first` on, as a dictionary of arrays of sets x tasks, highest
     /// priority first. Its keys are the names that `response_times_batch` takes (`wcet_ns`, `period_ns`, `deadline_ns`,
     /// `partitions`), `index` for the numbers of the sets, and `failed` for the numbers of the sets that could not be made,
-    /// each with the reason. At most 64 partitions are supported.
+    /// each with the reason. Times are in ns; `partitions` are masks of 64 bits, so there may be at most 64.
     #[pyo3(signature = (*, seed, count, first = 0))]
     fn batch<'py>(&self, py: Python<'py>, seed: u64, count: u64, first: u64) -> PyResult<Bound<'py, PyDict>> {
         if self.0.partitions > 64 {
@@ -106,7 +112,8 @@ impl Generator {
     }
 }
 
-/// Plans `count` sets of a generator from number `first` on, and returns `(index, schedulable, partitions_used, utilization, failed)`.
+/// Plans `count` sets of a generator from number `first` on, and returns `(index, schedulable, partitions_used, utilization, failed)`:
+/// arrays with one element for each set that was planned, and a list of the numbers of the others, each with the reason.
 ///
 /// Each set is planned on one thread, so that with `checks_limit` the same search stops at the same point on every machine.
 #[pyfunction]
@@ -148,7 +155,7 @@ pub fn plan_batch<'py>(
 }
 
 /// Returns p-values of tests of whether vectors are uniform over all vectors with the sum `total` and no element above `caps`.
-/// Small p-values show that they are not uniform.
+/// Small p-values show that they are not uniform. `vectors`: vectors x elements; `caps`: one for each element.
 #[pyfunction]
 #[pyo3(signature = (vectors, *, total, caps))]
 pub fn uniformity(py: Python<'_>, vectors: Vec<Vec<f64>>, total: f64, caps: Vec<f64>) -> PyResult<Vec<f64>> {
@@ -157,7 +164,13 @@ pub fn uniformity(py: Python<'_>, vectors: Vec<Vec<f64>>, total: f64, caps: Vec<
     found.ok_or_else(|| wrong(format!("vectors: need from 2 to {most} numbers each, as many as there are caps")))
 }
 
-/// Returns the 95 % interval of a probability after `successes` of `n` trials. [Wilson1927]
+/// Returns the 95 % interval, low and high, of a probability after `successes` of `n` trials. [Wilson1927]
+///
+/// ```python
+/// >>> low, high = isochrome.proportion_interval(90, 100)
+/// >>> round(low, 3), round(high, 3)
+/// (0.826, 0.945)
+/// ```
 #[pyfunction]
 pub fn proportion_interval(successes: u64, n: u64) -> (f64, f64) {
     stats::proportion_interval(successes, n)

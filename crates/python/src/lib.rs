@@ -4,6 +4,7 @@
 //! Long work runs without the interpreter's lock. Dictionaries have the form of the files, and both go through the same readers.
 
 mod convert;
+mod document;
 mod generator;
 mod machine;
 mod planning;
@@ -17,9 +18,11 @@ mod _isochrome {
     #[pymodule_export]
     use super::convert::IsochromeError;
     #[pymodule_export]
+    use super::document::{evidence, schemas};
+    #[pymodule_export]
     use super::generator::{Generator, plan_batch, proportion_interval, uniformity};
     #[pymodule_export]
-    use super::machine::{Machine, Palette, evidence};
+    use super::machine::{Machine, Palette};
     #[pymodule_export]
     use super::planning::{
         Comparison, Plan, TaskSet, beside_kim2013, compare, figures_14_to_16, plan, response_times,

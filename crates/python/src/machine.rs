@@ -1,4 +1,4 @@
-//! Machines, palettes, evidence.
+//! Machines and palettes.
 
 use std::path::PathBuf;
 
@@ -13,6 +13,12 @@ use serde::Deserialize;
 use crate::convert::{in_shape, read, to_json, to_python, whole_numbers, wrong};
 
 /// A machine: described by data sheets and papers, or measured by `isochrome probe`.
+///
+/// ```python
+/// >>> machine = isochrome.Machine.named("i7-2600")
+/// >>> machine.page_bytes, machine.colors()
+/// (4096, [('L1d', 1), ('L2', 8), ('L3', 32)])
+/// ```
 #[pyclass(frozen, module = "isochrome")]
 pub struct Machine(Known);
 
@@ -79,7 +85,7 @@ impl Machine {
         }
     }
 
-    /// Returns the number of page colors of each level that holds data, innermost first.
+    /// Returns the number of page colors of each level that holds data, innermost first, each with the name of the level.
     fn colors(&self) -> Vec<(String, u32)> {
         match &self.0 {
             Known::Described(machine) => machine.colors(),
@@ -125,7 +131,7 @@ impl Machine {
     }
 }
 
-/// A palette, which maps frames to colors.
+/// A palette, which maps page frames to the colors of a cache level.
 #[pyclass(frozen, module = "isochrome")]
 pub struct Palette {
     palette: palette::Palette,
@@ -160,13 +166,13 @@ impl Palette {
         Ok(Palette { palette, inference: None })
     }
 
-    /// Number of colors.
+    /// Number of colors; colors are counted from 0.
     #[getter]
     fn colors(&self) -> u32 {
         self.palette.colors
     }
 
-    /// Cache level.
+    /// Cache level that the colors are of: 2 for the L2.
     #[getter]
     fn level(&self) -> u8 {
         self.palette.level
@@ -183,7 +189,9 @@ impl Palette {
         self.inference.as_ref().map(|inference| to_python(py, inference)).transpose()
     }
 
-    /// Returns the color of each frame number; -1 if the palette does not know it.
+    /// Returns the color of each frame, as an array of int32 of the same length; -1 for a frame that the palette does not know.
+    ///
+    /// `frames`: one dimension, the frame numbers: physical addresses divided by the page size.
     fn color_of<'py>(&self, py: Python<'py>, frames: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<i32>>> {
         let frames = whole_numbers(frames, "frames")?;
         let frames = in_shape(&frames, &[frames.as_array().len()], "frames")?;
@@ -198,10 +206,4 @@ impl Palette {
 
 fn samples_inferred(samples: Samples) -> Inference {
     palette::infer(&samples)
-}
-
-/// Parses evidence from JSON text of any version, checks it, and returns it as plain Python.
-#[pyfunction]
-pub fn evidence<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
-    to_python(py, &isochrome_model::evidence::Evidence::read(text).map_err(wrong)?)
 }

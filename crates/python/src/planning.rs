@@ -18,6 +18,17 @@ use serde_json::json;
 use crate::convert::{from_python, in_shape, interruptible, read, to_json, to_python, whole_numbers, wrong};
 
 /// Tasks and the machine to run them on.
+///
+/// ```python
+/// >>> curves = np.array([[4000, 3000, 2500, 2400], [9000, 8000, 7900, 7900]])
+/// >>> tasks = isochrome.TaskSet.from_arrays(
+/// ...     curves, [10_000, 20_000], task_memory_mib=[1, 1], cores=1, partitions=4, memory_mib=64, refill_ns=100
+/// ... )
+/// >>> tasks
+/// TaskSet(2 tasks, 1 cores, 4 partitions, 64 MiB)
+/// >>> tasks.wcet_ns().shape, tasks.period_ns()
+/// ((2, 4), [10000, 20000])
+/// ```
 #[pyclass(frozen, module = "isochrome")]
 pub struct TaskSet {
     pub set: taskset::TaskSet,
@@ -29,7 +40,7 @@ pub struct TaskSet {
 #[pymethods]
 impl TaskSet {
     /// Creates a task set from a dictionary with the fields of the file. Arguments given by name replace fields of the
-    /// dictionary.
+    /// dictionary; `refill_ns` is the time in ns to refill one partition.
     #[new]
     #[pyo3(signature = (fields, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
     fn new(
@@ -42,7 +53,7 @@ impl TaskSet {
         Self::from_text(&to_json(fields)?, cores, partitions, memory_mib, refill_ns)
     }
 
-    /// Creates a task set from JSON or TOML text.
+    /// Creates a task set from JSON or TOML text. Arguments given by name replace fields of the text.
     #[staticmethod]
     #[pyo3(signature = (text, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
     fn from_text(
@@ -62,7 +73,7 @@ impl TaskSet {
         Ok(TaskSet { set, warnings, replacement_test: ReplacementTest::stated(text) })
     }
 
-    /// Creates a task set from a JSON or TOML file.
+    /// Creates a task set from a JSON or TOML file. Arguments given by name replace fields of the file.
     #[staticmethod]
     #[pyo3(signature = (path, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
     fn from_file(
@@ -76,8 +87,8 @@ impl TaskSet {
             .map_err(|error| wrong(format!("{}: {error}", path.display())))
     }
 
-    /// Creates a task set from arrays. `wcet_ns`: tasks x partitions, with `C^p` in column p - 1. The other arrays have one
-    /// number per task.
+    /// Creates a task set from arrays. `wcet_ns`: tasks x partitions, in ns, with `C^p` in column p - 1. `period_ns`, `deadline_ns` (the
+    /// periods if it is not given) and `task_memory_mib`: one number per task. `refill_ns`: the time in ns to refill one partition.
     #[staticmethod]
     #[pyo3(signature = (wcet_ns, period_ns, *, task_memory_mib, cores, partitions, memory_mib, refill_ns, deadline_ns = None))]
     #[allow(clippy::too_many_arguments)]
@@ -127,13 +138,14 @@ impl TaskSet {
         self.warnings.clone()
     }
 
-    /// Names of the tasks.
+    /// Names of the tasks, in the order of every array of this set.
     #[getter]
     fn names(&self) -> Vec<String> {
         self.set.tasks().iter().map(|task| task.name.clone()).collect()
     }
 
-    /// Numbers of cores and partitions, bytes of memory, costs in ns, and the supply that bounds charge, as a dictionary.
+    /// Numbers of cores and partitions, bytes of memory, costs in ns, and the supply that bounds charge, as a dictionary; names of its
+    /// keys end in the unit.
     #[getter]
     fn platform<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let p = self.set.platform();
@@ -153,7 +165,7 @@ impl TaskSet {
         PyArray2::from_vec2(py, &curves).map_err(wrong)
     }
 
-    /// Returns the periods of the tasks in ns.
+    /// Returns the periods of the tasks in ns, one per task.
     fn period_ns(&self) -> Vec<u64> {
         self.set.tasks().iter().map(|task| task.period_ns).collect()
     }
@@ -212,7 +224,18 @@ fn ms(time_ns: u64) -> String {
 /// Returns bounds for every task of a set under an allocation, with the parts that they consist of.
 ///
 /// `allocation`: a `Plan`, or a dictionary with `cores`, each with `cpu` and `tasks`, each with `name` and `partitions`,
-/// numbered from 1. `response_ns` is `None` if the bound exceeds the deadline.
+/// numbered from 1. `analysis`: the name of a response-time analysis, as `isochrome analyze --help` lists them. Returns one dictionary
+/// for each task, with times in ns; `response_ns` is `None` if the bound exceeds the deadline.
+///
+/// ```python
+/// >>> curves = np.array([[4000, 3000, 2500, 2400], [9000, 8000, 7900, 7900]])
+/// >>> tasks = isochrome.TaskSet.from_arrays(
+/// ...     curves, [10_000, 20_000], task_memory_mib=[1, 1], cores=1, partitions=4, memory_mib=64, refill_ns=100
+/// ... )
+/// >>> plan = isochrome.plan(tasks)
+/// >>> [(bound["name"], bound["response_ns"]) for bound in isochrome.response_times(tasks, plan)]
+/// X
+/// ```
 #[pyfunction]
 #[pyo3(signature = (task_set, allocation, *, analysis = "kim2013"))]
 pub fn response_times<'py>(
@@ -245,7 +268,13 @@ fn allocation_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
 /// `wcet_ns`, `period_ns`, `deadline_ns`: sets x tasks, every row highest priority first. Without `deadline_ns`, deadlines are
 /// the periods. `partitions`: bit masks of the partitions of each task, sets x tasks; for more than 64 partitions, sets x tasks
 /// x words of 64 bits. Without `partitions`, tasks have no cache. `useful`: masks of the partitions that a task uses again
-/// after a preemption; without it, all its partitions. `threads`: number of CPUs to use.
+/// after a preemption; without it, all its partitions. `refill_ns`: the time to refill one partition; `switch_ns`,
+/// `release_interrupt_ns`, `preemption_ns`: costs of each switch, release and preemption, in ns. `threads`: number of CPUs to use.
+///
+/// ```python
+/// >>> isochrome.response_times_batch([[2000, 5000], [2000, 9000]], [[10_000, 20_000], [10_000, 12_000]]).tolist()
+/// [[2000, 7000], [2000, 11000]]
+/// ```
 #[pyfunction]
 #[pyo3(signature = (wcet_ns, period_ns, *, deadline_ns = None, partitions = None, useful = None, refill_ns = 0, switch_ns = 0,
     release_interrupt_ns = 0, preemption_ns = 0, analysis = "kim2013", threads = 1))]
@@ -403,13 +432,13 @@ impl Plan {
         self.0.partitions_used
     }
 
-    /// Sum of the utilizations of the cores, cache delays included.
+    /// Sum of the utilizations of the cores, cache delays included: 2.0 is two full cores.
     #[getter]
     fn utilization(&self) -> f64 {
         self.0.utilization
     }
 
-    /// Distance of the plan from the proven bound, as a share. 0 means that the plan is proven optimal; `None` that nothing is
+    /// Distance of the plan from the proven bound, as a share of the plan. 0 means that the plan is proven optimal; `None` that nothing is
     /// proven.
     #[getter]
     fn gap(&self) -> Option<f64> {
@@ -441,8 +470,20 @@ impl Plan {
     }
 }
 
-/// Plans a task set. `then`: further objectives. `checks_limit`: maximum number of times that the search may check whether to
+/// Plans a task set: assigns every task to a core and to cache partitions so that all deadlines hold, as well as `objective` can be met.
+///
+/// `method`, `objective`, `analysis`: names as `isochrome plan --help` lists them. `then`: further objectives. `time_limit_s`: the search
+/// ends after so many seconds with the best plan so far. `checks_limit`: maximum number of times that the search may check whether to
 /// stop, a limit that does not depend on the machine.
+///
+/// ```python
+/// >>> curves = np.array([[4000, 3000, 2500, 2400], [9000, 8000, 7900, 7900]])
+/// >>> tasks = isochrome.TaskSet.from_arrays(
+/// ...     curves, [10_000, 20_000], task_memory_mib=[1, 1], cores=1, partitions=4, memory_mib=64, refill_ns=100
+/// ... )
+/// >>> isochrome.plan(tasks)
+/// X
+/// ```
 #[pyfunction]
 #[pyo3(signature = (task_set, *, method = "optimal", objective = "partitions", then = Vec::new(), analysis = "kim2013",
     time_limit_s = None, checks_limit = None))]
@@ -481,8 +522,8 @@ impl Comparison {
         }
     }
 
-    /// Returns the whole comparison as a dictionary: `tasks`, `cores`, `partitions`, `memory`, and `methods`, one dictionary
-    /// each.
+    /// Returns the whole comparison as a dictionary: numbers of `tasks`, `cores` and `partitions`, `memory` in bytes, and `methods`, one
+    /// dictionary each.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, &self.0)
     }
@@ -494,7 +535,7 @@ impl Comparison {
 }
 
 /// Plans a set by every method, for the fewest partitions and for the least utilization. Planning runs on one thread, so that
-/// among equally good plans it finds the same one on every machine.
+/// among equally good plans it finds the same one on every machine. `analysis`, `time_limit_s`, `checks_limit`: as for `plan`.
 #[pyfunction]
 #[pyo3(signature = (task_set, *, analysis = "kim2013", time_limit_s = None, checks_limit = None))]
 pub fn compare(

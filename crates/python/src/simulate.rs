@@ -16,6 +16,13 @@ use crate::machine::Machine;
 const BATCH: usize = 4096;
 
 /// An exact simulator of a chain of caches, driven by arrays of addresses.
+///
+/// ```python
+/// >>> caches = isochrome.CacheSim.of_levels(["32K:8:64:lru:wb:wa"])
+/// >>> caches.run(np.tile(np.arange(0, 64 << 10, 64), 2))
+/// >>> caches
+/// CacheSim(L1 2048 misses)
+/// ```
 #[pyclass(frozen, module = "isochrome")]
 pub struct CacheSim(Mutex<Simulator>);
 
@@ -46,7 +53,9 @@ impl CacheSim {
         Ok(CacheSim(Mutex::new(Simulator::chain(levels, semantics).map_err(wrong)?)))
     }
 
-    /// Runs accesses. `addresses`: whole numbers. `writes`: one bool for each address; without it all accesses are loads.
+    /// Runs accesses, in their order; what is in the caches stays there for the next call.
+    ///
+    /// `addresses`: one dimension, whole numbers, in bytes. `writes`: one bool for each address; without it all accesses are loads.
     /// `access_bytes`: the size of each access.
     #[pyo3(signature = (addresses, *, writes = None, access_bytes = 1))]
     fn run(
@@ -59,7 +68,8 @@ impl CacheSim {
         each_batch(py, addresses, writes, access_bytes, |batch| self.simulator().run(batch))
     }
 
-    /// Returns the events so far: `levels`, innermost first, each with its `name`, and `memory`.
+    /// Returns the events so far as a dictionary: `levels`, innermost first, each with its `name` and numbers of accesses, and `memory`
+    /// with numbers of line transfers.
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (levels, memory) = py.detach(|| self.simulator().counts());
         to_python(py, &Counts { levels, memory })
@@ -116,8 +126,16 @@ fn each_batch(
 
 /// Counts the misses of a program for each share of a level under LRU, and returns `(misses_by_ways, misses_by_colors)`.
 ///
-/// `cache_bytes`, `ways`, `line_bytes`: the level. `page_bytes`: the page size of its colors. `misses_by_ways[n]` has the misses with n
-/// ways. `misses_by_colors` is a pair of arrays: numbers of colors, and the misses with each number.
+/// `addresses`: one dimension, whole numbers, in bytes. `cache_bytes`, `ways`, `line_bytes`: the level. `page_bytes`: the page size of its
+/// colors. `access_bytes`: the size of each access. `misses_by_ways[n]` has the misses with n ways, n = 0 to `ways`. `misses_by_colors` is
+/// a pair of arrays of one length: numbers of colors, and the misses with each number.
+///
+/// ```python
+/// >>> loop = np.tile(np.arange(0, 32 << 10, 64), 3)
+/// >>> by_ways, (colors, misses) = isochrome.miss_curve(loop, cache_bytes=64 << 10, ways=4)
+/// >>> by_ways.tolist(), colors.tolist(), misses.tolist()
+/// ([1536, 1536, 512, 512, 512], [1, 2, 4], [1536, 512, 512])
+/// ```
 #[pyfunction]
 #[pyo3(signature = (addresses, *, cache_bytes, ways, line_bytes = 64, page_bytes = 4096, access_bytes = 1))]
 #[allow(clippy::type_complexity, clippy::too_many_arguments)]

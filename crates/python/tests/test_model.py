@@ -281,7 +281,20 @@ def test_evidence_becomes_tables_and_frames(evidence_file):
     assert polars.from_arrow(jobs)["cycles"].sum() == 220
 
 
+def test_evidence_of_the_first_version_and_its_raw_files_become_frames(evidence_file):
+    evidence = isochrome.read_evidence(evidence_file)
+    pandas, polars = evidence.to_pandas(), evidence.to_polars()
+    assert pandas["raw.csv"]["cycles"].sum() == polars["raw.csv"]["cycles"].sum() == 220
+    assert pandas["kernels.experiments.conditions"]["cycles_max"].tolist() == [120]
+    assert polars["kernels.experiments.conditions"]["kernels.experiments.conditions.key"].to_list() == ["alone"]
+    (evidence_file.parent / "raw.csv").unlink()
+    with pytest.warns(UserWarning, match=r"raw.csv: .* is not there"):
+        assert "raw.csv" not in evidence.to_pandas()
+
+
 def test_evidence_with_other_raw_files_is_refused(evidence_file):
     (evidence_file.parent / "raw.csv").write_text("cycles\n1\n")
-    with pytest.raises(IsochromeError, match="not the file"):
-        isochrome.read_evidence(evidence_file).jobs()
+    evidence = isochrome.read_evidence(evidence_file)
+    for rows in (evidence.jobs, evidence.to_pandas, evidence.to_polars):
+        with pytest.raises(IsochromeError, match="not the file"):
+            rows()

@@ -37,11 +37,18 @@ pub use plan::*;
 pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Place", &["exec", "recolor", "map", "ps", "serve", "policy"]),
     ("Measure", &["doctor", "probe", "palette", "watch", "compare"]),
-    ("Plan and run", &["profile", "plan", "analyze", "run", "export", "import"]),
+    ("Plan and run", &["profile", "plan", "analyze", "run", "export", "import", "sweep"]),
     ("Model", &["simulate", "trace"]),
     ("Lab", &["lab"]),
     ("Other", &["demo", "report", "generate"]),
 ];
+
+/// Verbs that are programs of their own, each with what it does and how to get it. Help lists them among the others.
+pub const SEPARATE: [(&str, &str, &str); 1] = [(
+    "sweep",
+    "Run an experiment over many random task sets (in Python)",
+    "pip install './crates/python[sweep]' in the repository; or install the wheel that `make wheel` builds there",
+)];
 
 /// Former verbs, each with the verb that it is now a part of. Old command lines keep working.
 const MOVED: [(&str, &str); 4] =
@@ -55,8 +62,14 @@ fn help_template() -> String {
     for (title, names) in GROUPS {
         list += &format!("{header}{title}:{header:#}\n");
         for name in names {
-            let about =
-                verbs.find_subcommand(name).and_then(clap::Command::get_about).expect("a verb says what it does");
+            let separate = SEPARATE.iter().find(|(separate, _, _)| separate == name);
+            let about = match separate {
+                Some((_, about, _)) => (*about).to_owned(),
+                None => {
+                    let about = verbs.find_subcommand(name).and_then(clap::Command::get_about);
+                    about.expect("a verb says what it does").to_string()
+                }
+            };
             list += &format!("  {literal}{name:<8}{literal:#}  {about}\n");
         }
         list.push('\n');
@@ -366,6 +379,8 @@ mod tests {
         let verbs = Verb::augment_subcommands(clap::Command::new(""));
         let mut visible: Vec<&str> =
             verbs.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name).collect();
+        assert!(SEPARATE.iter().all(|(name, _, _)| !visible.contains(name)), "a verb hides a program of that name");
+        visible.extend(SEPARATE.iter().map(|(name, _, _)| name));
         shown.sort_unstable();
         visible.sort_unstable();
         assert_eq!(shown, visible);

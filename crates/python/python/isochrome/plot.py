@@ -1,4 +1,8 @@
-"""Figures, on matplotlib. Every function draws on the axes given, or on new ones, and returns them."""
+"""Figures, on matplotlib. Every function returns the figure that it has drawn: a new one, or that of the axes given.
+
+No function opens a window or has a part in the state of pyplot. A notebook shows a figure that is the last value of a cell; `save`
+writes it to files.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,15 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def _axes(ax: Axes | None, width: float = 6.4, height: float = 4.0) -> Axes:
+    """`ax`, or the axes of a new figure of `width` x `height` inches."""
     # A figure of its own, not pyplot's: nothing global, no window, no memory kept.
     return Figure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
+
+
+def _figure(ax: Axes) -> Figure:
+    figure = ax.figure.get_figure(root=True)
+    assert figure is not None, "axes are in a figure"
+    return figure
 
 
 def _legend(ax: Axes) -> None:
@@ -30,19 +41,24 @@ def _legend(ax: Axes) -> None:
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
-def save(ax: Axes, path: Path) -> None:
-    """Writes the figure of `ax` as SVG and PNG; the same figure gives the same bytes."""
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as SVG and as PNG of 150 dots per inch: `path` with these endings. The same figure gives the same bytes."""
     from isochrome.sweep import write
 
-    figure = ax.figure.get_figure(root=True)
-    assert figure is not None
     with matplotlib.rc_context({"svg.hashsalt": "isochrome", "svg.fonttype": "none"}):
         write(path.with_suffix(".svg"), lambda file: figure.savefig(file, format="svg", metadata={"Date": None}))
         write(path.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=150, metadata={"Software": None}))
 
 
-def wcet_curves(task_set: TaskSet, *, ax: Axes | None = None) -> Axes:
-    """Execution time of every task against its partitions, as a share of that with one. [Kim2013, Figure 10]"""
+def wcet_curves(task_set: TaskSet, *, ax: Axes | None = None) -> Figure:
+    """Execution time of every task against its number of partitions, 1 to all, as a share (0 to 1) of that with one. [Kim2013, Figure 10]
+
+    >>> import isochrome
+    >>> tasks = {"name": "fft", "period_ns": 10_000, "memory_mib": 1, "wcet_ns": [4000, 3000, 2500, 2400]}
+    >>> one = isochrome.TaskSet({"tasks": [tasks]}, cores=1, partitions=4, memory_mib=64, refill_ns=0)
+    >>> [line.get_ydata().tolist() for line in wcet_curves(one).axes[0].lines]
+    [[1.0, 0.75, 0.625, 0.6]]
+    """
     ax = _axes(ax)
     curves = task_set.wcet_ns().astype(float)
     partitions = np.arange(1, curves.shape[1] + 1)
@@ -50,13 +66,16 @@ def wcet_curves(task_set: TaskSet, *, ax: Axes | None = None) -> Axes:
         ax.plot(partitions, curve / curve[0], marker=MARKERS[number % len(MARKERS)], markersize=3, label=name)
     ax.set(xlabel="partitions", ylabel="execution time, of that with 1 partition", ylim=(0, 1.05))
     ax.legend()
-    return ax
+    return _figure(ax)
 
 
 def response_times(
     responses: Sequence[Response], *, observed_max_ns: Mapping[str, int] | None = None, ax: Axes | None = None
-) -> Axes:
-    """What the bound of every task consists of, its deadline, and, where given, the longest response seen."""
+) -> Figure:
+    """What the bound of every task consists of and its deadline, in ms, and, where given, the longest response seen.
+
+    `responses`: of `isochrome.response_times`, drawn from the top. `observed_max_ns`: the longest response seen of tasks, by name, in ns.
+    """
     ax = _axes(ax)
     names = [response["name"] for response in responses]
     left = np.zeros(len(names))
@@ -74,15 +93,16 @@ def response_times(
     ax.set(xlabel="ms", xlim=(0, None))
     ax.invert_yaxis()
     ax.legend()
-    return ax
+    return _figure(ax)
 
 
 def schedulability(
     rows: Sequence[Mapping[str, Any]], *, x: str, y: str = "ratio", ax: Axes | None = None
-) -> Axes:
+) -> Figure:
     """Share of task sets that are schedulable, with 95 % intervals where rows have `low` and `high`.
 
-    `rows`: as in summary and weighted of a sweep. What is neither `x` nor a result tells lines apart.
+    `rows`: as in `summary` and `weighted` of a sweep. `x`, `y`: the keys of both axes; `y` is a share, 0 to 1. What is neither `x` nor a
+    result tells lines apart; `by`, the analysis or method, must be among it.
     """
     ax = _axes(ax, 9.0)
     results = {"point", "sets", "schedulable", "ratio", "low", "high", "weighted", x}
@@ -104,27 +124,37 @@ def schedulability(
             ax.fill_between(at, [r["low"] for r in line], [r["high"] for r in line], color=color, alpha=0.15, lw=0)
     ax.set(xlabel=x.replace("_", " "), ylabel="weighted schedulability" if y == "weighted" else "schedulable sets, of all", ylim=(0, 1.02))
     _legend(ax)
-    return ax
+    return _figure(ax)
 
 
-def color_heat_map(eviction: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """How much of a page of one color the pages of another evict: row i, column j, 0 to 1."""
+def color_heat_map(eviction: ArrayLike, *, ax: Axes | None = None) -> Figure:
+    """How much of a page of one color the pages of another evict.
+
+    `eviction`: colors x colors; row i, column j has the share, 0 to 1, of a page of color i that pages of color j evict.
+
+    >>> color_heat_map([[1.0, 0.0], [0.0, 1.0]]).axes[0].get_xlabel()
+    'color of the evicting pages'
+    """
     ax = _axes(ax, 5.0, 4.2)
     image = ax.imshow(np.asarray(eviction, dtype=float), vmin=0, vmax=1, cmap="magma")
     ax.figure.colorbar(image, ax=ax, label="share evicted")
     ax.set(xlabel="color of the evicting pages", ylabel="color of the page")
-    return ax
+    return _figure(ax)
 
 
-def crpd_curve(working_set_bytes: ArrayLike, delay_ns: ArrayLike, *, label: str = "", ax: Axes | None = None) -> Axes:
-    """Preemption delay against the memory a task works on. [Sebek2002]"""
+def crpd_curve(working_set_bytes: ArrayLike, delay_ns: ArrayLike, *, label: str = "", ax: Axes | None = None) -> Figure:
+    """Preemption delay in us against the memory in KiB that a task works on. [Sebek2002]
+
+    `working_set_bytes`, `delay_ns`: one number each for every point, in bytes and ns. `label`: what a legend calls the line; without it
+    there is no legend.
+    """
     ax = _axes(ax)
     ax.plot(np.asarray(working_set_bytes) / 1024, np.asarray(delay_ns) / 1e3, marker="o", markersize=3, label=label)
     ax.set_xscale("log", base=2)
     ax.set(xlabel="working set, KiB", ylabel="preemption delay, us", ylim=(0, None))
     if label:
         ax.legend()
-    return ax
+    return _figure(ax)
 
 
 #: What methods are compared by, as axes call it.
@@ -135,8 +165,12 @@ COMPARED = {
 }
 
 
-def methods(comparisons: Sequence[Mapping[str, Any]], *, value: str = "share", ax: Axes | None = None) -> Axes:
-    """What each method makes of each set, by tasks and memory: `share`, `memory_used` or `least`. [Kim2013, Figures 14 to 16]"""
+def methods(comparisons: Sequence[Mapping[str, Any]], *, value: str = "share", ax: Axes | None = None) -> Figure:
+    """What each method makes of each set, by its tasks and memory. [Kim2013, Figures 14 to 16]
+
+    `comparisons`: of `Comparison.to_dict`, one for each group of bars. `value`: `share`, the fewest partitions as a share of all;
+    `memory_used`, the share of their memory that is used; or `least`, the least utilization with all partitions.
+    """
     ax = _axes(ax, 9.0)
     names = [compared["method"] for compared in comparisons[0]["methods"]]
     width = 0.8 / len(names)
@@ -151,4 +185,4 @@ def methods(comparisons: Sequence[Mapping[str, Any]], *, value: str = "share", a
     ax.set_xticks(range(len(comparisons)), labels)
     ax.set_ylabel(COMPARED[value])
     _legend(ax)
-    return ax
+    return _figure(ax)

@@ -1,4 +1,4 @@
-"""Experiments on Dask: on this machine, or on a cluster that is there.
+"""The command `isochrome-sweep`: experiments on Dask, on this machine or on a cluster that is there.
 
 Workers return the rows of a chunk, in Parquet; this process writes them, each chunk into a file of its own that appears complete or not
 at all.
@@ -8,16 +8,25 @@ died after all, counts once.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isochrome._isochrome import Comparison, IsochromeError, beside_kim2013, figures_14_to_16, proportion_interval
+from isochrome._isochrome import (
+    Comparison,
+    IsochromeError,
+    __version__,
+    beside_kim2013,
+    figures_14_to_16,
+    proportion_interval,
+)
 from isochrome.experiment import Chunk, Experiment, comparison_fields
 
 if TYPE_CHECKING:
@@ -208,8 +217,8 @@ def counted(experiment: Experiment, folder: Path) -> None:
     if weighted:
         write_both(folder / "weighted", pa.Table.from_pylist(weighted))
         x = next(name for name in experiment.grid if name not in LOADS)
-        axes = plot.schedulability(weighted, x=x, y="weighted")
-        plot.save(axes, folder / "weighted")
+        figure = plot.schedulability(weighted, x=x, y="weighted")
+        plot.save(figure, folder / "weighted")
 
 
 #: Fields of the grid that are loads to weight by.
@@ -263,3 +272,38 @@ def write_both(path: Path, table: pa.Table) -> None:
     write_table(path.with_suffix(".parquet"), table)
     flat = [name for name in table.column_names if not pa.types.is_list(table.schema.field(name).type)]
     write(path.with_suffix(".csv"), lambda file: csv.write_csv(table.select(flat), file))
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What the command takes."""
+    parser = argparse.ArgumentParser(
+        prog="isochrome sweep",
+        description="Works off an experiment over many random task sets, or what is left of it.",
+        epilog="Example: isochrome sweep examples/sweeps/analyses.toml -o results",
+    )
+    parser.add_argument("--version", action="version", version=f"isochrome-sweep {__version__}")
+    parser.add_argument("experiment", type=Path, help="the experiment, TOML")
+    parser.add_argument("-o", "--output", type=Path, help="folder of the results; beside the experiment without")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://host:8786; on this machine without")
+    where.add_argument("--workers", type=int, help="processes on this machine; one per CPU without")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command with these arguments, or with those of the process; the exit code is 0, or 1 if it could not run."""
+    options = arguments().parse_args(argv)
+    try:
+        folder = options.output or options.experiment.with_suffix("")
+        run(Experiment.from_file(options.experiment), folder, scheduler=options.scheduler, workers=options.workers)
+    except KeyboardInterrupt:
+        print("stopped; what is done is kept: run the same command to go on", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        print(f"{error}\n  hint: pip install dask distributed matplotlib pyarrow tqdm", file=sys.stderr)
+        return 1
+    except (IsochromeError, ConnectionError, TimeoutError, OSError, CancelledError) as error:
+        print(f"{error}\nwhat is done is kept: run the same command to go on", file=sys.stderr)
+        return 1
+    print(folder)
+    return 0
