@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python lint bench results torture compat emulated matrix build install uninstall deb dist deny licenses release-check book mdbook
+.PHONY: demo check test test-python wheel lint bench results torture compat emulated matrix build install uninstall deb dist deny licenses release-check book mdbook
 
 # Paths of the machine that builds are no part of what is built: everybody who builds a release gets the same bytes.
 REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/isochrome
@@ -44,6 +44,19 @@ test-python: toolchain python $(VENV)/made
 	PATH="$(abspath $(VENV))/bin:$$PATH" MATURIN_PEP517_ARGS="--profile $(PYTHON_PROFILE) --locked" \
 	  $(PIP) --no-deps --no-build-isolation --force-reinstall ./crates/python
 	$(VENV)/bin/python -m pytest -p no:cacheprovider -rs crates/python/tests
+
+# The wheel for users, in target/wheel: for every Python from 3.11 on, on Linux with glibc 2.17 or newer, which zig links against. auditwheel says
+# what the wheel needs of the system; then the tests of what it installs run with it.
+WHEEL := $(or $(CARGO_TARGET_DIR),target)/wheel
+WHEEL_TOOLS := ziglang==0.17.1 auditwheel==6.8.2 pyelftools==0.33
+wheel: toolchain python $(VENV)/made
+	$(PIP) --no-deps $(WHEEL_TOOLS)
+	rm -rf $(WHEEL)
+	PATH="$(abspath $(VENV))/bin:$$PATH" maturin build --release --locked --zig --compatibility manylinux_2_17 -m crates/python/Cargo.toml -o $(WHEEL)
+	$(VENV)/bin/python -m auditwheel show $(WHEEL)/*.whl
+	$(PIP) --no-deps --force-reinstall $(WHEEL)/*.whl
+	$(VENV)/bin/python -m pytest -p no:cacheprovider -rs crates/python/tests/test_documents.py crates/python/tests/test_model.py
+	ls -l $(WHEEL)/*.whl
 
 lint: toolchain python
 	$(PYTHON) scripts/structure.py

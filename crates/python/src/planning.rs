@@ -234,7 +234,7 @@ fn ms(time_ns: u64) -> String {
 /// ... )
 /// >>> plan = isochrome.plan(tasks)
 /// >>> [(bound["name"], bound["response_ns"]) for bound in isochrome.response_times(tasks, plan)]
-/// X
+/// [('task1', 4100), ('task2', 17500)]
 /// ```
 #[pyfunction]
 #[pyo3(signature = (task_set, allocation, *, analysis = "kim2013"))]
@@ -273,7 +273,7 @@ fn allocation_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
 ///
 /// ```python
 /// >>> isochrome.response_times_batch([[2000, 5000], [2000, 9000]], [[10_000, 20_000], [10_000, 12_000]]).tolist()
-/// [[2000, 7000], [2000, 11000]]
+/// [[2000, 7000], [2000, -1]]
 /// ```
 #[pyfunction]
 #[pyo3(signature = (wcet_ns, period_ns, *, deadline_ns = None, partitions = None, useful = None, refill_ns = 0, switch_ns = 0,
@@ -482,7 +482,7 @@ impl Plan {
 /// ...     curves, [10_000, 20_000], task_memory_mib=[1, 1], cores=1, partitions=4, memory_mib=64, refill_ns=100
 /// ... )
 /// >>> isochrome.plan(tasks)
-/// X
+/// Plan(schedulable=True, partitions_used=1, utilization=0.8750)
 /// ```
 #[pyfunction]
 #[pyo3(signature = (task_set, *, method = "optimal", objective = "partitions", then = Vec::new(), analysis = "kim2013",

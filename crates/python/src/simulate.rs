@@ -134,7 +134,7 @@ fn each_batch(
 /// >>> loop = np.tile(np.arange(0, 32 << 10, 64), 3)
 /// >>> by_ways, (colors, misses) = isochrome.miss_curve(loop, cache_bytes=64 << 10, ways=4)
 /// >>> by_ways.tolist(), colors.tolist(), misses.tolist()
-/// ([1536, 1536, 512, 512, 512], [1, 2, 4], [1536, 512, 512])
+/// ([1536, 1536, 512, 512, 512], [1, 2, 3, 4], [1536, 512, 512, 512])
 /// ```
 #[pyfunction]
 #[pyo3(signature = (addresses, *, cache_bytes, ways, line_bytes = 64, page_bytes = 4096, access_bytes = 1))]

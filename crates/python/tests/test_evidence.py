@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from documents import VARIANTS, document
 from isochrome import Evidence, IsochromeError
+from isochrome._tables import Tables
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in sorted((REPOSITORY / "docs/reference/schemas").glob("*.json"))}
@@ -181,6 +182,13 @@ def test_integers_keep_all_their_digits_beside_nulls():
         one, polars = evidence.to_pandas()["palette-found"]["seed"], evidence.to_polars()["palette-found"]["seed"]
         assert str(one.dtype) == kinds[0] and str(polars.dtype) == kinds[1]
         assert polars.to_list() == [seed] and (one.isna().all() if seed is None else one.tolist() == [seed])
+
+
+def test_a_column_has_one_type_whatever_the_schema():
+    for name in SCHEMAS:
+        if name != "evidence":
+            empty = Tables(SCHEMAS[name], name, [], numbered=False)
+            assert [(at, column) for at, table in empty.items() for column in table.columns if table.kind(column) == "mixed"] == []
 
 
 def test_several_documents_on_lines_are_rows(tmp_path):

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 #: Units of the types that are one.
 UNITS_OF_TYPES = {"Ns": "ns", "Bytes": "bytes", "Cycles": "cycles"}
 #: Units in names, where a qualifier may follow, as in `load_cycles_p99`.
-UNITS = {"cycles", "bytes", "mib", "kib", "hz", "mhz", "ns", "us", "ms", "s", "pages", "lines"}
+UNITS = {"cycles", "bytes", "mib", "kib", "hz", "mhz", "ns", "us", "ms", "s", "seconds"}
 #: What an object with a unit in its name is made of.
-PARTS = {"value", "low", "high", "median", "mean", "min", "max", "items"}
+PARTS = {"value", "low", "high", "median", "mean", "min", "max", "most", "items"}
 
 
+#: Types of JSON for values without parts.
+JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 #: Where a document contains others: table, column and key.
 SECTION_NUMBERS = ("evidence.sections", "", "numbers")
 
@@ -61,18 +63,19 @@ class Table:
     def kind(self, name: str) -> str:
         """Type of a column, which its values decide before the schema does: int, uint, float, bool, str or mixed."""
         values = [value for value in self.values(name) if value is not None]
-        names = {bool: "boolean", int: "integer", float: "number", str: "string"}
-        types = {names[type(value)] for value in values} or self.types[name] - {"null"}
+        types = {JSON_TYPES[type(value)] for value in values} or self.types[name] & set(JSON_TYPES.values())
         if types == {"integer"}:
             # Differences of unsigned numbers wrap around, so numbers are unsigned only where they must be.
             return "uint" if any(value > 2**63 - 1 for value in values) else "int"
         if types and types <= {"integer", "number"}:
             return "float"
-        return {"boolean": "bool", "string": "str"}.get(next(iter(types), "string"), "str") if len(types) <= 1 else "mixed"
+        if types <= {"string"}:
+            return "str"
+        return "bool" if types == {"boolean"} else "mixed"
 
 
 def unit_of(name: str) -> str:
-    """The unit in the last part of a name; in `refill_ns.value` and the like, that in the part before."""
+    """The unit in the last part of a name; in `refill_ns.value` that in the part before, and in `kib.movable` the object that is one."""
     parts = [part for part in name.split(".") if part not in PARTS and not part.isdigit()]
     words = parts[-1].split("_") if parts else []
     for at, word in reversed(list(enumerate(words))):
@@ -80,7 +83,7 @@ def unit_of(name: str) -> str:
             return f"1/{word}"
         if word in UNITS:
             return "/".join([word, *words[at + 2 : at + 3]]) if words[at + 1 : at + 2] == ["per"] else word
-    return ""
+    return next((part for part in parts if part in UNITS), "")
 
 
 class Shape:
@@ -183,7 +186,7 @@ class Tables(dict[str, Table]):
             return
         inside = (*inside, *shape.names)
         types = shape.types()
-        if types & {"boolean", "integer", "number", "string"}:
+        if types & set(JSON_TYPES.values()):
             self[table].declare(column or "value", shape, table)
         if shape.is_map():
             self._declare(self._below(table, column, "key"), "", shape.entry(), inside)

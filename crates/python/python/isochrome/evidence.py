@@ -42,7 +42,7 @@ class Evidence:
     Frames and columns of the schema are there even if the document has nothing for them. Units are in the names of columns, or else in
     `columns(frame)`, and for pandas in `frame.attrs["units"]`.
 
-    >>> repair = Evidence.from_text('{"schema": "isochrome-repair/1", "pid": 4711, "repaired": true}')
+    >>> repair = isochrome.Evidence.from_text('{"schema": "isochrome-repair/1", "pid": 4711, "repaired": true}')
     >>> repair.to_pandas()["repair"]["pid"].tolist()
     [4711]
     """
