@@ -24,8 +24,9 @@ pub fn replace(words: &[OsString], error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
     }
+    let help_of_program = [OsString::from("--help")];
     let (name, arguments) = match words {
-        [_, help, name] if help == "help" => (name, &[OsString::from("--help")][..]),
+        [_, help, name] if help == "help" => (name, &help_of_program[..]),
         [_, name, arguments @ ..] => (name, arguments),
         _ => return None,
     };
@@ -36,11 +37,11 @@ pub fn replace(words: &[OsString], error: &clap::Error) -> Option<String> {
     let mut program = OsString::from("isochrome-");
     program.push(name);
     let Some(path) = find(&program, &env::var_os("PATH").unwrap_or_default()) else {
-        let (_, _, hint) = SEPARATE.iter().find(|(separate, _, _)| name == separate)?;
+        let verb = SEPARATE.iter().find(|verb| name == verb.name)?;
         let program = program.display();
         return Some(format!(
-            "{} is a program of its own, {program}, and PATH has none\n  hint: {hint}",
-            name.display()
+            "{} is a program of its own, {program}, and PATH has none\n  hint: {}",
+            verb.name, verb.hint
         ));
     };
     let error = Command::new(&path).args(arguments).exec();

@@ -224,6 +224,7 @@ def test_a_folder_is_its_evidence_or_its_one_document(tmp_path):
     repair = tmp_path / "repair.json"
     repair.write_text(json.dumps({"schema": "isochrome-repair/1", "pid": 1, "repaired": True}))
     (tmp_path / "other.json").write_text("{}")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
     assert Evidence(tmp_path).path == repair
     (tmp_path / "more.json").write_text(repair.read_text())
     with pytest.raises(IsochromeError, match="more.json, repair.json"):
@@ -238,6 +239,7 @@ def test_a_folder_is_its_evidence_or_its_one_document(tmp_path):
     [
         ("", "schema"),
         ("{", "is no JSON"),
+        ("\udcff", "is no JSON"),
         ("[]", "does not say its schema"),
         ('{"schema": 3}', "does not say its schema"),
         ('{"schema": "isochrome-nothing/1"}', "isochrome-nothing/1: is not a schema"),
@@ -248,7 +250,7 @@ def test_a_folder_is_its_evidence_or_its_one_document(tmp_path):
 )
 def test_what_is_no_document_is_refused_by_name(tmp_path, text, message):
     path = tmp_path / "document.json"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     with pytest.raises(IsochromeError, match=message) as refused:
         Evidence(path)
     assert str(path) in str(refused.value)

@@ -43,12 +43,21 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Other", &["demo", "report", "generate"]),
 ];
 
-/// Verbs that are programs of their own, each with what it does and how to get it. Help lists them among the others.
-pub const SEPARATE: [(&str, &str, &str); 1] = [(
-    "sweep",
-    "Run an experiment over many random task sets (in Python)",
-    "pip install './crates/python[sweep]' in the repository; or install the wheel that `make wheel` builds there",
-)];
+/// A verb that is a program of its own, `isochrome-NAME`. Help lists it among the others.
+pub struct SeparateVerb {
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// How to get the program.
+    pub hint: &'static str,
+}
+
+/// The known verbs of this kind.
+pub const SEPARATE: [SeparateVerb; 1] = [SeparateVerb {
+    name: "sweep",
+    about: "Run an experiment over many random task sets (in Python)",
+    hint: "pip install './crates/python[sweep]' in the repository; or install the wheel that `make wheel` builds there",
+}];
 
 /// Former verbs, each with the verb that it is now a part of. Old command lines keep working.
 const MOVED: [(&str, &str); 4] =
@@ -62,14 +71,9 @@ fn help_template() -> String {
     for (title, names) in GROUPS {
         list += &format!("{header}{title}:{header:#}\n");
         for name in names {
-            let separate = SEPARATE.iter().find(|(separate, _, _)| separate == name);
-            let about = match separate {
-                Some((_, about, _)) => (*about).to_owned(),
-                None => {
-                    let about = verbs.find_subcommand(name).and_then(clap::Command::get_about);
-                    about.expect("a verb says what it does").to_string()
-                }
-            };
+            let own = verbs.find_subcommand(name).and_then(clap::Command::get_about).map(ToString::to_string);
+            let separate = SEPARATE.iter().find(|verb| verb.name == *name).map(|verb| verb.about.to_owned());
+            let about = own.or(separate).expect("a verb says what it does");
             list += &format!("  {literal}{name:<8}{literal:#}  {about}\n");
         }
         list.push('\n');
@@ -379,8 +383,8 @@ mod tests {
         let verbs = Verb::augment_subcommands(clap::Command::new(""));
         let mut visible: Vec<&str> =
             verbs.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name).collect();
-        assert!(SEPARATE.iter().all(|(name, _, _)| !visible.contains(name)), "a verb hides a program of that name");
-        visible.extend(SEPARATE.iter().map(|(name, _, _)| name));
+        assert!(SEPARATE.iter().all(|verb| !visible.contains(&verb.name)), "a verb hides a program of that name");
+        visible.extend(SEPARATE.iter().map(|verb| verb.name));
         shown.sort_unstable();
         visible.sort_unstable();
         assert_eq!(shown, visible);

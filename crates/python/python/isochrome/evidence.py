@@ -64,7 +64,7 @@ class Evidence:
         path = Path(path)
         self.path = _document_in(path) if path.is_dir() else path
         try:
-            self._read(self.path.read_text())
+            self._read(_text(self.path))
         except IsochromeError as error:
             raise IsochromeError(f"{self.path}: {error}") from None
 
@@ -192,11 +192,23 @@ def _document_in(folder: Path) -> Path:
     """The file of a folder that has its document."""
     if (folder / "evidence.json").exists():
         return folder / "evidence.json"
-    found = [file for file in sorted(folder.glob("*.json")) if file.read_text().lstrip()[:200].find('"isochrome-') >= 0]
+    found = [file for file in sorted(folder.glob("*.json")) if _is_document(_text(file))]
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
         raise IsochromeError(f"{folder}: has no evidence.json, and not one other document of isochrome ({names})\n  hint: name the file")
     return found[0]
+
+
+def _text(file: Path) -> str:
+    # What is no text is no JSON either, and is then refused as such.
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _is_document(text: str) -> bool:
+    try:
+        return all(document["schema"].startswith("isochrome-") for document in _documents(text))
+    except IsochromeError:
+        return False
 
 
 def _documents(text: str) -> list[dict[str, Any]]:

@@ -13,7 +13,9 @@ from typing import Any
 
 from isochrome._isochrome import IsochromeError
 
+#: Version of the server's protocol.
 VERSION = 1
+#: Folder of the server of the whole machine.
 MACHINES = Path("/run/isochrome")
 
 

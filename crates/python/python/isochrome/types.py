@@ -7,7 +7,11 @@ from numpy.typing import NDArray
 
 
 class Batch(TypedDict):
-    """Cores of a generator: arrays of sets x tasks, highest priority first, and the numbers of the sets."""
+    """Cores of a generator, one row for each set that could be made.
+
+    `wcet_ns`, `period_ns`, `deadline_ns`: sets x tasks, highest priority first, in ns. `partitions`: of the same shape, bit masks of the
+    partitions of each task. `index`: one number for each set. `failed`: the numbers of the other sets, each with the reason.
+    """
 
     wcet_ns: NDArray[np.uint64]
     period_ns: NDArray[np.uint64]
@@ -18,7 +22,11 @@ class Batch(TypedDict):
 
 
 class Response(TypedDict):
-    """A bound and the parts it consists of."""
+    """A bound on the response time of a task, and the parts it consists of, all in ns.
+
+    `response_ns` is None if the bound exceeds the deadline. `omega_ns` is the warm-up delay, `gamma_ns` the preemption delay
+    through the cache. [Kim2013]
+    """
 
     name: str
     cpu: int
