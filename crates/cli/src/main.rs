@@ -31,6 +31,7 @@ mod metrics;
 mod net;
 mod notify;
 mod palette;
+mod paper;
 mod placement;
 mod plan;
 mod policy;
@@ -181,6 +182,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Lab(Experiment::Net(options)) => net::run(&options),
         Verb::Lab(Experiment::Flood(options)) => flood::run(&options),
         Verb::Lab(Experiment::Workload(options)) => workload::run(&options),
+        Verb::Lab(Experiment::Paper(options)) => paper::run(&options, carry_out),
         Verb::Lab(Experiment::Kernel(kernel)) => bench::run(&kernel),
         Verb::Generate(Generated::Man { output }) => manual::pages(&output),
         Verb::Generate(Generated::Reference { output }) => manual::reference(&output),

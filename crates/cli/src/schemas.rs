@@ -14,6 +14,7 @@ use isochrome_model::evidence::{self, Evidence};
 use isochrome_model::machine::{self, Machine};
 
 use isochrome_model::palette::{self, Palette, Samples, samples};
+use isochrome_model::papers;
 use isochrome_model::placement;
 use isochrome_model::plan::Plan;
 use isochrome_model::plan::allocation::Analyzed;
@@ -99,6 +100,7 @@ fn all() -> Vec<(String, Value)> {
         of_experiment::<flood::Numbers<'_>>("flood"),
         of::<crate::flood::Flooded>(crate::flood::SCHEMA),
         of_experiment::<Comparison>("miss_ratio"),
+        of::<papers::Numbers>(papers::SCHEMA),
         of::<simulate::Outcome>(simulate::SCHEMA),
         of::<simulate::Curve>(simulate::CURVE_SCHEMA),
         of::<simulate::Floods>(simulate::FLOODS_SCHEMA),

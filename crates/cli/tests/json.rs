@@ -214,6 +214,7 @@ fn what_needs_no_hardware_prints_what_its_schema_says() {
         "ps --json",
         "lab crpd --machine i7-2600 --mhz 1000 --json",
         "lab workload --miss-ratio 0.33 --machine zen3 --policy lru --json",
+        "lab paper sebek2002/table-1 --json",
     ] {
         fits(line, &printed(line, folder));
     }

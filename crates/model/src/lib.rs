@@ -16,6 +16,7 @@ pub mod miss_ratio;
 pub mod names;
 pub mod net;
 pub mod palette;
+pub mod papers;
 pub mod placement;
 pub mod plan;
 pub mod policy;

@@ -1,110 +1,20 @@
 //! Tests of [Liedtke1997] on modeled machines: the unpredictability c_max/c_min of filter, transforms and matrix multiplication.
-//!
-//! The timing is that of the described machines, in which events add up and nothing overlaps. In addition to the memory accesses
-//! the program computes for a fixed time per access, which is stated with each workload. A flood writes as many lines of fresh
-//! frames as the second level holds.
 
-use isochrome_model::sim::{Access, Allocation, Hierarchy, MachineModel, PageTable};
-use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
+use isochrome_model::papers::flooded::Condition::{self, Partitioned, SingleWriter, Unpartitioned};
+use isochrome_model::papers::flooded::{unpredictability, unpredictability_in_slices};
+use isochrome_model::sim::{Allocation, Hierarchy, MachineModel, PageTable};
+use isochrome_model::units::{Bytes, Color, FrameNumber};
 use isochrome_model::workload::Workload;
 
 const PAGE: Bytes = Bytes(4096);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Condition {
-    Alone,
-    Unpartitioned,
-    Partitioned,
-    /// Others use pages of the task's colors too, but only read them.
-    SingleWriter,
-}
-use Condition::{Alone, Partitioned, SingleWriter, Unpartitioned};
-
-struct Run {
-    machine: MachineModel,
-    hierarchy: Hierarchy,
-    pages: PageTable,
-    colors: u16,
-    own: Vec<Color>,
-    condition: Condition,
-    floods: u64,
-}
-
-impl Run {
-    fn new(machine: &str, own_colors: u16, condition: Condition) -> Run {
-        let machine = MachineModel::named(machine).unwrap();
-        let hierarchy = machine.hierarchy(1).unwrap();
-        let colors = machine.colors().last().unwrap().1 as u16;
-        let own: Vec<Color> = (0..own_colors).map(Color).collect();
-        let allocation = match condition {
-            Alone | Unpartitioned => Allocation::Sequential { first: FrameNumber(0) },
-            Partitioned | SingleWriter => Allocation::Colored { colors: own.clone(), color_count: colors },
-        };
-        Run { hierarchy, pages: PageTable::new(PAGE, allocation), colors, own, condition, floods: 0, machine }
-    }
-
-    fn flood(&mut self) {
-        if self.condition == Alone {
-            return;
-        }
-        let second = self.machine.levels.last().unwrap().cache.geometry;
-        let pages = second.cache_bytes().0 / PAGE.0;
-        self.floods += 1;
-        // Far behind the task's own frames.
-        let first = (1 << 20) + self.floods % 4 * pages;
-        for frame in first..first + pages {
-            let own = self.own.contains(&Color((frame % u64::from(self.colors)) as u16));
-            let write = match self.condition {
-                Partitioned if own => continue,
-                SingleWriter if own => false,
-                _ => true,
-            };
-            for line in (0..PAGE.0).step_by(second.line_bytes.0 as usize) {
-                // Read, then written: some of the machines install no line on a write. [Liedtke1997, §5.1]
-                let address = frame * PAGE.0 + line;
-                self.hierarchy.access_by(CpuId(0), 1, Access::read(address));
-                if write {
-                    self.hierarchy.access_by(CpuId(0), 1, Access::write(address));
-                }
-            }
-        }
-    }
-
-    fn run(&mut self, accesses: &[Access]) -> u64 {
-        self.hierarchy.reset_counts();
-        for access in accesses {
-            let physical = self.pages.translate(*access);
-            self.hierarchy.access(physical);
-        }
-        self.hierarchy.cycles()
-    }
-}
-
-/// Returns c_max/c_min - 1 in percent, for jobs of a workload that computes `compute` cycles per access.
-fn unpredictability(machine: &str, workload: Workload, compute: f64, own_colors: u16, condition: Condition) -> f64 {
-    let accesses: Vec<Access> = workload.accesses().collect();
-    let job = |condition| {
-        let mut run = Run::new(machine, own_colors, condition);
-        (0..3)
-            .map(|_| {
-                run.flood();
-                run.run(&accesses)
-            })
-            .last()
-            .unwrap() as f64
-            + compute * accesses.len() as f64
-    };
-    100.0 * (job(condition) / job(Alone) - 1.0)
-}
 
 /// Cycles that the filter computes per access, in addition to the access itself. [Liedtke1997, §4.1] gives two words and 150 ns
 /// per iteration, which are 13.5 cycles at 90 MHz. The same cycles are assumed on the other machines.
 const FILTER_COMPUTE: f64 = 5.75;
 
 fn filter(machine: &str, order: u64, condition: Condition) -> f64 {
-    let word = Bytes(4);
-    let pages = (2 * (order + 1) * word.0).div_ceil(PAGE.0) as u16;
-    unpredictability(machine, Workload::Filter { order, word, jobs: 1 }, FILTER_COMPUTE, pages, condition)
+    let machine = MachineModel::named(machine).unwrap();
+    unpredictability(&machine, Workload::Filter { order, word: Bytes(4), jobs: 1 }, FILTER_COMPUTE, condition).unwrap()
 }
 
 #[test]
@@ -167,8 +77,8 @@ fn the_transforms_behave_like_the_filter_with_smaller_effects() {
     for machine in ["486-33", "pentium-90", "pentium-133", "pentium-pro-133"] {
         for points in [64, 256, 1024] {
             for workload in [Workload::Fft { points }, Workload::Dct { points }] {
-                let pages = workload.accesses().map(|access| access.address / PAGE.0).max().unwrap() as u16 + 1;
-                let run = |condition| unpredictability(machine, workload, 10.0, pages, condition);
+                let model = MachineModel::named(machine).unwrap();
+                let run = |condition| unpredictability(&model, workload, 10.0, condition).unwrap();
                 let [partitioned, single, unpartitioned] = [Partitioned, SingleWriter, Unpartitioned].map(run);
                 println!(
                     "{machine:16} {workload}: partitioned +{partitioned:.1} %, single-writer +{single:.1} %, unpartitioned \
@@ -184,30 +94,8 @@ fn the_transforms_behave_like_the_filter_with_smaller_effects() {
     }
 }
 
-/// Returns c_max/c_min - 1 in percent, for the matrix multiplication flooded after every slice. A product of two loads takes
-/// 4.5 cycles if nothing misses [Liedtke1997, §5.4]: 1.25 cycles per access in addition to the access itself.
 fn matmul(machine: &str, slice_cycles: u64, own_colors: u16, condition: Condition) -> f64 {
-    const COMPUTE: f64 = 1.25;
-    // The first eighth of the multiplication, warm: eight rows of a with all of b.
-    let accesses: Vec<Access> = Workload::Matmul.accesses().take(8 * 64 * 129).collect();
-    let total = |condition| {
-        let mut run = Run::new(machine, own_colors, condition);
-        run.run(&accesses);
-        let mut cycles = 0.0;
-        let (mut left, mut used) = (accesses.as_slice(), 0.0);
-        while !left.is_empty() {
-            let (now, later) = left.split_at(left.len().min(32));
-            used += run.run(now) as f64 + COMPUTE * now.len() as f64;
-            left = later;
-            if used >= slice_cycles as f64 {
-                cycles += used;
-                used = 0.0;
-                run.flood();
-            }
-        }
-        cycles + used
-    };
-    100.0 * (total(condition) / total(Alone) - 1.0)
+    unpredictability_in_slices(&MachineModel::named(machine).unwrap(), slice_cycles, own_colors, condition).unwrap()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests that modeled machines reproduce numbers of the papers.
 
 use isochrome_model::geometry::Geometry;
+use isochrome_model::papers::misses_per_pass;
 use isochrome_model::placement::Placement;
 use isochrome_model::sim::{Access, Allocation, Hierarchy, Kind, Level, MachineModel, PageTable, Semantics};
 use isochrome_model::units::{Bytes, Color};
@@ -143,29 +144,6 @@ fn simulated_time_is_linear_in_sum_with_the_miss_penalty_as_slope() {
     }
 }
 
-/// Returns the conflict sum of a buffer, and the misses of one pass over the warm buffer. `histogram` is p(1), p(2), p(3)...:
-/// p(n) cache pages hold n pages of the buffer each.
-fn misses_per_pass(histogram: &[u64]) -> (u64, u64) {
-    let mut frames = Vec::new();
-    let mut page = 0;
-    for (count, pages) in (1..).zip(histogram) {
-        for _ in 0..*pages {
-            frames.extend((0..count).map(|row| row * 64 + page));
-            page += 1;
-        }
-    }
-    let mut hierarchy = Hierarchy::chain(vec![level(256, 1, 16)], Semantics::default()).unwrap();
-    let mut pass = || {
-        hierarchy.reset_counts();
-        for line in frames.iter().flat_map(|frame| (0..256).map(move |line| frame * 4096 + line * 16)) {
-            hierarchy.access(Access::read(line));
-        }
-        hierarchy.memory().reads
-    };
-    pass();
-    (conflict_sum(&frames, 64), pass())
-}
-
 #[test]
 fn the_tables_of_1993_come_out_of_the_simulator() {
     // The tables have all rows of [Hanemaaijer1993]: histogram, sum, and seconds of 100 passes. Each table, of one machine and
@@ -228,7 +206,7 @@ fn the_tables_of_1993_come_out_of_the_simulator() {
     for (name, base, penalty, rows) in tables {
         println!("\n{name}\n  sum   misses per pass   simulated s   measured s");
         for (histogram, sum, measured) in rows {
-            let (found, misses) = misses_per_pass(histogram);
+            let (found, misses) = misses_per_pass(histogram).unwrap();
             assert_eq!((found, misses), (*sum, 256 * sum), "{name}: {histogram:?}");
             let simulated = base + 100.0 * misses as f64 * penalty;
             println!("{sum:5} {misses:17} {simulated:13.3} {measured:12.2}");

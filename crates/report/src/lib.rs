@@ -14,6 +14,7 @@ mod machine;
 pub mod map;
 mod markdown;
 mod palette;
+pub mod papers;
 mod retention;
 pub mod text;
 

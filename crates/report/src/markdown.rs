@@ -38,7 +38,7 @@ pub fn markdown(evidence: &Evidence) -> String {
 }
 
 /// Appends the conclusion and the contents of `section`. Figures are left out.
-fn append(page: &mut String, section: &Section) {
+pub(super) fn append(page: &mut String, section: &Section) {
     let standing = match section.standing {
         None => "",
         Some(Standing::Holds) => "**Holds.** ",

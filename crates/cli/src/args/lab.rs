@@ -38,9 +38,37 @@ pub enum Experiment {
                       isochrome lab workload --miss-ratio 33% --search --svg search.svg\n  isochrome lab workload --miss-ratio 33% --machine zen3 --policy lru"
     )]
     Workload(WorkloadOptions),
+    /// Play figures of the papers on modeled machines, beside the papers' numbers
+    ///
+    /// With --measured their commands run on this machine
+    #[command(
+        after_help = "Examples:\n  isochrome lab paper\n  isochrome lab paper sebek2002/10\n  isochrome lab paper kim2013 -o figures\n  \
+                      isochrome lab paper sebek2002/10 --measured -o figures\nWithout a name the figures are listed. docs/results/papers.md has all of them."
+    )]
+    Paper(PaperOptions),
     /// Measurements of the cost of a cache flood to a kernel, with and without colors for its memory.
     #[command(flatten)]
     Kernel(BenchKernel),
+}
+
+/// Options of `lab paper`.
+#[derive(Debug, Args)]
+pub struct PaperOptions {
+    /// Figures such as sebek2002/5, or papers with all their figures such as sebek2002 [default: none, and all are listed]
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// List the figures
+    #[arg(long, conflicts_with = "names")]
+    pub list: bool,
+    /// Run the commands that measure the same on this machine, instead of playing the figures; draws what they leave
+    #[arg(long, requires = "names", requires = "output")]
+    pub measured: bool,
+    /// Print JSON, an object for each figure
+    #[arg(long, conflicts_with = "measured")]
+    pub json: bool,
+    /// Write each figure to this folder, as SVG, JSON and CSV
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
 }
 
 /// Kernels whose jobs are measured with and without floods of the cache.

@@ -1,0 +1,126 @@
+//! `isochrome lab paper`: plays the figures of the papers on modeled machines, or measures them on this one.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use isochrome_host::interrupt;
+use isochrome_lab::read_evidence;
+use isochrome_model::evidence::{SCHEMA as EVIDENCE, SCHEMA_1 as EVIDENCE_1};
+use isochrome_model::papers::{Paper, PaperFigure, SCHEMA};
+use isochrome_report::papers::Entry;
+use isochrome_report::{figure, text};
+
+use crate::args::{Arguments, PaperOptions, Verb};
+use crate::files;
+use crate::verdict::Verdict;
+
+/// Carries out `lab paper`. `carry_out` carries out the verbs that measure.
+pub fn run(options: &PaperOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Result<Verdict> {
+    if options.list || options.names.is_empty() {
+        files::print(&listed())?;
+        return Ok(Verdict::Holds);
+    }
+    // A misspelled name is refused before anything is played.
+    let papers = options.names.iter().map(|name| Paper::find(name)).collect::<Result<Vec<_>, _>>()?;
+    options.output.as_deref().map_or(Ok(()), files::make_folder)?;
+    let mut verdict = Verdict::Holds;
+    for (number, (paper, figure)) in figures(&papers).enumerate() {
+        match &options.output {
+            Some(folder) if options.measured => verdict = measure(paper, figure, folder, carry_out)?,
+            _ => play(options, paper, figure, number)?,
+        }
+        if interrupt::interrupted() {
+            break;
+        }
+    }
+    Ok(verdict)
+}
+
+fn figures(papers: &[Paper]) -> impl Iterator<Item = (&Paper, &PaperFigure)> {
+    papers.iter().flat_map(|paper| paper.figures.iter().map(move |figure| (paper, figure)))
+}
+
+/// Returns a line for each figure: its name, what it shows, and whether a command measures it.
+fn listed() -> String {
+    let mut list = String::new();
+    for (paper, figure) in figures(&Paper::all()) {
+        let measured = if figure.measured.is_empty() { "" } else { "  (--measured)" };
+        let _ = writeln!(list, "{:26} {}{measured}", figure.full_name(paper), figure.title);
+    }
+    list
+}
+
+/// Plays a figure, prints it, and leaves it in the folder that `options` name.
+fn play(options: &PaperOptions, paper: &Paper, figure: &PaperFigure, number: usize) -> Result<()> {
+    let played = figure.play(paper)?;
+    let compared = figure.compare(paper, &played)?;
+    let numbers = figure.numbers_of(paper, &played, &compared);
+    let section = figure.section(paper, &played, &compared);
+    let entry = Entry { paper, figure, compared, section };
+    if let Some(folder) = &options.output {
+        let file = |ending: &str| folder.join(format!("{}.{ending}", entry.file_name()));
+        files::write(&file("svg"), &entry.svg())?;
+        files::write(&file("csv"), &played.csv())?;
+        files::write_json(&file("json"), &files::versioned(SCHEMA, &numbers))?;
+    }
+    files::show(options.json, &files::versioned(SCHEMA, &numbers), || {
+        let gap = if number > 0 { "\n" } else { "" };
+        format!(
+            "{gap}{} ([{}], {})\n\n{}",
+            entry.section.title,
+            paper.cited,
+            figure.place,
+            text::section(&entry.section)
+        )
+    })
+}
+
+/// Runs the commands that measure a figure, and draws the evidence that they leave in `folder`. Returns the verdict of the last one.
+fn measure(
+    paper: &Paper,
+    figure: &PaperFigure,
+    folder: &Path,
+    carry_out: fn(Verb) -> Result<Verdict>,
+) -> Result<Verdict> {
+    let name = figure.full_name(paper);
+    let reason = figure.unmeasured.as_deref();
+    ensure!(
+        !figure.measured.is_empty(),
+        "{name} cannot be measured: {}\n  hint: play it instead, without --measured",
+        reason.unwrap_or_default()
+    );
+    reason.into_iter().for_each(|reason| eprintln!("{name}: {reason}"));
+    let begin = folder.join(format!("{}-measured", name.replace('/', "-")));
+    let mut verdict = Verdict::Holds;
+    for command in &figure.measured {
+        let mut left = Vec::new();
+        let words: Vec<OsString> = command
+            .split(' ')
+            .map(|word| {
+                let Some(rest) = word.strip_prefix("{file}") else { return OsString::from(word) };
+                let mut path = begin.clone().into_os_string();
+                path.push(rest);
+                left.push(path.clone());
+                path
+            })
+            .collect();
+        eprintln!("\n{name}: isochrome {}", words.join(" ".as_ref()).to_string_lossy());
+        verdict = carry_out(Arguments::of(std::iter::once("isochrome".into()).chain(words))?.verb)?;
+        for path in left.iter().map(Path::new).filter(|path| path.extension().is_some_and(|ending| ending == "json")) {
+            draw(&name, path)?;
+        }
+        if interrupt::interrupted() {
+            break;
+        }
+    }
+    Ok(verdict)
+}
+
+/// Draws the figures of the evidence at `path` to a file of the same name, as SVG. A file of another kind is left as it is.
+fn draw(name: &str, path: &Path) -> Result<()> {
+    let Ok(text) = files::read_versioned(path, &[EVIDENCE, EVIDENCE_1]) else { return Ok(()) };
+    let evidence = read_evidence(&text)?;
+    files::write(&path.with_extension("svg"), &figure::of_sections(name, &evidence.sections))
+}

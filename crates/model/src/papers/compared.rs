@@ -1,0 +1,265 @@
+//! Numbers that a paper prints beside those that were played.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Paper, PaperFigure, Played, Wrong};
+use crate::evidence::Section;
+use crate::evidence::format::significant;
+
+/// A number that a paper prints.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Printed {
+    /// What the number is.
+    pub what: String,
+    /// The number.
+    pub printed: f64,
+    /// Its unit.
+    #[serde(default)]
+    pub unit: String,
+    /// Where the paper prints it.
+    pub place: String,
+    /// How the number follows from the paper.
+    #[serde(default)]
+    pub basis: Basis,
+    /// How the number here should relate to it.
+    #[serde(default)]
+    pub relation: Relation,
+    /// Name of the number here, as [`Played::value`] takes it; `None` if nothing here corresponds to it.
+    pub here: Option<String>,
+    /// Largest relative difference that counts as agreement.
+    #[serde(default = "ten_percent")]
+    pub tolerance: f64,
+    /// The cause of a difference, or what limits the comparison.
+    pub why: Option<String>,
+}
+
+fn ten_percent() -> f64 {
+    0.1
+}
+
+/// How a number follows from a paper.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// The paper prints it.
+    #[default]
+    Printed,
+    /// It is computed from numbers that the paper prints.
+    Derived,
+    /// It is read off a curve.
+    Curve,
+    /// The paper prints it, and the model was fitted to it, so that agreement shows nothing.
+    Fitted,
+}
+
+/// How a number should relate to the printed one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Relation {
+    /// It should be about as large.
+    #[default]
+    About,
+    /// It should be at most as large.
+    AtMost,
+    /// It should be at least as large.
+    AtLeast,
+}
+
+/// Whether a number agrees with the printed one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Agreement {
+    /// It does.
+    Agrees,
+    /// It does not.
+    Differs,
+    /// The model was fitted to the printed number.
+    Fitted,
+    /// Nothing here corresponds to the printed number.
+    Missing,
+}
+
+/// A printed number beside the one here.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Compared {
+    /// What the number is.
+    pub what: String,
+    /// Its unit.
+    pub unit: String,
+    /// Where the paper prints it.
+    pub place: String,
+    /// How the printed number follows from the paper.
+    pub basis: Basis,
+    /// How the number here should relate to the printed one.
+    pub relation: Relation,
+    /// The printed number.
+    pub printed: f64,
+    /// The number here.
+    pub here: Option<f64>,
+    /// Whether they agree.
+    pub agreement: Agreement,
+    /// Largest relative difference that counts as agreement.
+    pub tolerance: f64,
+    /// The cause of a difference, or what limits the comparison.
+    pub why: Option<String>,
+}
+
+impl Printed {
+    /// Compares the printed number with the one that was played.
+    pub(super) fn compare(&self, played: &Played) -> Result<Compared, Wrong> {
+        let value = |name: &String| {
+            let known: Vec<String> = played.lines().map(|(name, _)| format!("{name} @ X")).collect();
+            let numbers: Vec<&str> = played.numbers.iter().map(|(name, _)| name.as_str()).collect();
+            played.value(name).ok_or_else(|| {
+                Wrong(format!(
+                    "nothing played is called `{name}`; there are {}; {}",
+                    known.join(", "),
+                    numbers.join(", ")
+                ))
+            })
+        };
+        let here = self.here.as_ref().map(value).transpose()?;
+        let within = |here: f64| match self.relation {
+            Relation::About => (here - self.printed).abs() <= self.tolerance * self.printed.abs(),
+            Relation::AtMost => here <= self.printed,
+            Relation::AtLeast => here >= self.printed,
+        };
+        let agreement = match here {
+            None => Agreement::Missing,
+            Some(_) if self.basis == Basis::Fitted => Agreement::Fitted,
+            Some(here) if within(here) => Agreement::Agrees,
+            Some(_) => Agreement::Differs,
+        };
+        Ok(Compared {
+            what: self.what.clone(),
+            unit: self.unit.clone(),
+            place: self.place.clone(),
+            basis: self.basis,
+            relation: self.relation,
+            printed: self.printed,
+            here,
+            agreement,
+            tolerance: self.tolerance,
+            why: self.why.clone(),
+        })
+    }
+}
+
+impl Compared {
+    /// Returns the row of a table: what, the paper's number with its place, the one here, their ratio, and the judgment.
+    fn row(&self) -> Vec<String> {
+        let unit = if self.unit.is_empty() { String::new() } else { format!(" {}", self.unit) };
+        let about = match self.relation {
+            Relation::About => "",
+            Relation::AtMost => "at most ",
+            Relation::AtLeast => "at least ",
+        };
+        let basis = match self.basis {
+            Basis::Printed | Basis::Fitted => "",
+            Basis::Derived => ", derived",
+            Basis::Curve => ", read off a curve",
+        };
+        let judgment = match self.agreement {
+            Agreement::Agrees if self.relation == Relation::About => {
+                format!("agrees within {} %", significant_short(100.0 * self.tolerance))
+            }
+            Agreement::Agrees => "agrees".to_owned(),
+            Agreement::Differs => "differs".to_owned(),
+            Agreement::Fitted => "fitted to it".to_owned(),
+            Agreement::Missing => "not modeled".to_owned(),
+        };
+        let ratio =
+            self.here.filter(|_| self.printed != 0.0).map_or(String::new(), |here| significant(here / self.printed));
+        vec![
+            self.what.clone(),
+            format!("{about}{}{unit} ({}{basis})", significant_short(self.printed), self.place),
+            self.here.map_or("–".to_owned(), |here| significant(here) + &unit),
+            ratio,
+            judgment,
+        ]
+    }
+}
+
+/// Version of [`Numbers`] as they are printed.
+pub const SCHEMA: &str = "isochrome-paper/1";
+
+/// All numbers of a figure.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Numbers {
+    /// Key of the paper in the bibliography.
+    pub paper: String,
+    /// Name of the figure, as the command takes it.
+    pub figure: String,
+    /// Where the figure is in the paper.
+    pub place: String,
+    /// The numbers that the paper prints, beside those here.
+    pub compared: Vec<Compared>,
+    /// The lines of the drawings.
+    pub lines: Vec<NamedLine>,
+    /// Single numbers.
+    pub values: Vec<NamedValue>,
+}
+
+/// A line of a drawing.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct NamedLine {
+    /// Name of the line.
+    pub name: String,
+    /// Its points (x, y).
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A single number.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct NamedValue {
+    /// Name of the number, with its unit.
+    pub name: String,
+    /// The number.
+    pub value: f64,
+}
+
+/// Formats a number as a paper prints it: with as many decimals as it needs.
+fn significant_short(number: f64) -> String {
+    format!("{}", (number * 1e6).round() / 1e6)
+}
+
+impl PaperFigure {
+    /// Returns the section of a report on what was played, beside what the paper prints.
+    pub fn section(&self, paper: &Paper, played: &Played, compared: &[Compared]) -> Section {
+        let count = |agreement| compared.iter().filter(|it| it.agreement == agreement).count();
+        let judged = count(Agreement::Agrees) + count(Agreement::Differs);
+        let headline = match judged {
+            0 => "Nothing here can be held against a number of the paper.".to_owned(),
+            _ => format!("{} of {judged} numbers agree with those of the paper.", count(Agreement::Agrees)),
+        };
+        let numbers = self.numbers_of(paper, played, compared);
+        let title = format!("{}: {}", self.full_name(paper), self.title);
+        let whys = compared.iter().filter_map(|it| Some(format!("{}: {}", it.what, it.why.as_ref()?)));
+        let mut section = Section::new("paper", &title, (None, self.seen.clone(), headline), &numbers)
+            .table(&["number", "paper", "here", "here/paper", ""], compared.iter().map(Compared::row))
+            .findings(whys.collect())
+            .reference(
+                &["name", "value"],
+                played.numbers.iter().map(|(name, value)| vec![name.clone(), significant(*value)]),
+            );
+        if let Some(reason) = &self.unmeasured {
+            section = section.text(reason);
+        }
+        played.figures.iter().fold(section, |section, (_, figure)| section.figure(figure.clone()))
+    }
+    /// Returns all numbers of what was played, beside those that the paper prints.
+    pub fn numbers_of(&self, paper: &Paper, played: &Played, compared: &[Compared]) -> Numbers {
+        let lines = played.lines().map(|(name, points)| NamedLine { name, points: points.to_vec() });
+        let values = played.numbers.iter().map(|(name, value)| NamedValue { name: name.clone(), value: *value });
+        Numbers {
+            paper: paper.cited.clone(),
+            figure: self.full_name(paper),
+            place: self.place.clone(),
+            compared: compared.to_vec(),
+            lines: lines.collect(),
+            values: values.collect(),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The page of results on the papers' figures.
+
+use std::fmt::Write as _;
+
+use isochrome_model::evidence::Section;
+use isochrome_model::papers::{Agreement, Compared, Paper, PaperFigure};
+
+use super::figure;
+use super::markdown::append;
+
+/// A figure that was played, with its paper.
+pub struct Entry<'a> {
+    /// The paper.
+    pub paper: &'a Paper,
+    /// The figure.
+    pub figure: &'a PaperFigure,
+    /// The paper's numbers beside those that were played.
+    pub compared: Vec<Compared>,
+    /// The section of a report on it.
+    pub section: Section,
+}
+
+impl Entry<'_> {
+    /// Returns the name of the figure's drawing, without extension: `sebek2002-5`.
+    pub fn file_name(&self) -> String {
+        self.figure.full_name(self.paper).replace('/', "-")
+    }
+
+    /// Returns the drawing, as an SVG file.
+    pub fn svg(&self) -> String {
+        figure::of_sections(&self.section.title, [&self.section]) + "\n"
+    }
+}
+
+/// Returns the page on all `entries`, which come paper by paper. `figures`: the folder of the drawings, seen from the page.
+pub fn page(entries: &[Entry], figures: &str) -> String {
+    let mut page = String::from(HEAD);
+    let count = |entries: &mut dyn Iterator<Item = &Entry>, agreement| {
+        entries.flat_map(|entry| &entry.compared).filter(|it| it.agreement == agreement).count()
+    };
+    let papers: Vec<&[Entry]> = entries.chunk_by(|a, b| a.paper.key == b.paper.key).collect();
+    for of_paper in &papers {
+        let Some(first) = of_paper.first() else { continue };
+        let [agree, differ, fitted, missing] =
+            [Agreement::Agrees, Agreement::Differs, Agreement::Fitted, Agreement::Missing]
+                .map(|agreement| count(&mut of_paper.iter(), agreement));
+        let (cited, figures) = (&first.paper.cited, of_paper.len());
+        line(
+            &mut page,
+            &format!("| [{cited}](#{}) | {figures} | {agree} | {differ} | {fitted} | {missing} |", first.paper.key),
+        );
+    }
+    for of_paper in papers {
+        for (number, entry) in of_paper.iter().enumerate() {
+            if number == 0 {
+                line(&mut page, &format!("\n## {}", entry.paper.cited));
+            }
+            append_entry(&mut page, entry, figures);
+        }
+    }
+    page
+}
+
+const HEAD: &str = "# Results: the papers' figures
+
+Each figure is played on a modeled machine, beside the numbers that its paper prints.
+
+- **Command:** `isochrome lab paper NAME`, with the name of a figure below (`--list` lists them); `-o FOLDER` leaves drawing, points and numbers; `make papers` makes this page
+- **Machine:** modeled ones, so the numbers are the same everywhere: a test compares this page with what is played
+- **On hardware:** `isochrome lab paper NAME --measured`, where a figure names a command
+
+*Derived* numbers are computed from printed ones. The figures of the papers are lost in the sources that were at hand, so nothing is read off a curve. *Fitted* are numbers to which a model was fitted: that they agree shows nothing.
+Where a number differs, the cause is stated as far as it is known.
+
+| paper | figures | numbers that agree | that differ | fitted | not modeled |
+| --- | ---: | ---: | ---: | ---: | ---: |
+";
+
+fn line(page: &mut String, text: &str) {
+    writeln!(page, "{text}").expect("strings do not fail");
+}
+
+fn append_entry(page: &mut String, entry: &Entry, figures: &str) {
+    let Entry { paper, figure, section, .. } = entry;
+    line(page, &format!("\n### {}", section.title));
+    line(page, &format!("\n[{}], {}. `isochrome lab paper {}`", paper.cited, figure.place, figure.full_name(paper)));
+    append(page, section);
+    line(page, &format!("\n![{}]({figures}/{}.svg)", figure.title, entry.file_name()));
+    if !figure.measured.is_empty() {
+        let file = format!("{}-measured", entry.file_name());
+        let commands = figure.measured.iter().map(|it| format!("`isochrome {}`", it.replace("{file}", &file)));
+        let commands: Vec<String> = commands.collect();
+        line(page, &format!("\nOn hardware, with `--measured`: {}.", commands.join(", ")));
+    }
+    if let Some(kept) = &figure.page {
+        line(page, &format!("\nSee also: [{}]({kept}).", kept.trim_end_matches(".md")));
+    }
+}
