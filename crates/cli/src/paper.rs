@@ -124,3 +124,18 @@ fn draw(name: &str, path: &Path) -> Result<()> {
     let evidence = read_evidence(&text)?;
     files::write(&path.with_extension("svg"), &figure::of_sections(name, &evidence.sections))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_measure_a_figure_are_command_lines_of_isochrome() {
+        for (paper, figure) in figures(&Paper::all()) {
+            for command in &figure.measured {
+                let words = std::iter::once("isochrome").chain(command.split(' ')).map(OsString::from);
+                Arguments::of(words).unwrap_or_else(|error| panic!("{}: {error}", figure.full_name(paper)));
+            }
+        }
+    }
+}

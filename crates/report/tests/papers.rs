@@ -1,14 +1,17 @@
 //! Compares docs/results/papers.md and its figures with what is played. After an intended change run `make papers`, and inspect the files.
 
-use std::fs;
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::{fs, thread};
 
-use isochrome_model::papers::Paper;
+use isochrome_model::papers::{Agreement, Paper, PaperFigure};
 use isochrome_report::papers::{Entry, page};
+
+const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results");
 
 /// Checks that the file at `path` of docs/results contains `actual`.
 fn checked_in(path: &str, actual: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results").join(path);
+    let path = Path::new(RESULTS).join(path);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, actual).unwrap();
@@ -18,18 +21,38 @@ fn checked_in(path: &str, actual: &str) {
     assert!(expected == actual, "{} differs, first at {differs:.300?}; see the head of this file", path.display());
 }
 
-#[test]
-fn the_page_is_what_is_played() {
-    let papers = Paper::all();
-    let mut entries = Vec::new();
-    for paper in &papers {
-        for figure in &paper.figures {
-            let played = figure.play(paper).unwrap();
-            let compared = figure.compare(paper, &played).unwrap();
-            let section = figure.section(paper, &played, &compared);
-            entries.push(Entry { paper, figure, compared, section });
-        }
+/// Plays `figure`, and checks what must hold of every entry.
+fn entry<'a>(paper: &'a Paper, figure: &'a PaperFigure) -> Entry<'a> {
+    let name = figure.full_name(paper);
+    let played = figure.play(paper).unwrap_or_else(|error| panic!("{error}"));
+    let compared = figure.compare(paper, &played).unwrap_or_else(|error| panic!("{error}"));
+    assert!(!played.figures.is_empty(), "{name} draws nothing");
+    for it in &compared {
+        let needs_a_cause = matches!(it.agreement, Agreement::Differs | Agreement::Missing);
+        assert!(!needs_a_cause || it.why.is_some(), "{name}: {}: why does it differ?", it.what);
+        assert!(it.tolerance <= 0.1, "{name}: {}: that is no agreement", it.what);
     }
+    assert!(!figure.measured.is_empty() || figure.unmeasured.is_some(), "{name}: why is nothing measured?");
+    if let Some(kept) = &figure.page {
+        assert!(Path::new(RESULTS).join(kept).exists(), "{name}: docs/results has no {kept}");
+    }
+    let section = figure.section(paper, &played, &compared);
+    Entry { paper, figure, compared, section }
+}
+
+#[test]
+fn the_page_is_what_is_played_and_every_difference_has_a_cause() {
+    let papers = Paper::all();
+    let figures: Vec<_> =
+        papers.iter().flat_map(|paper| paper.figures.iter().map(move |figure| (paper, figure))).collect();
+    let names: BTreeSet<String> = figures.iter().map(|(paper, figure)| figure.full_name(paper)).collect();
+    assert_eq!(names.len(), figures.len(), "a name is there twice");
+    // One thread for each figure: the machine shares its CPUs among them.
+    let entries: Vec<Entry> = thread::scope(|scope| {
+        let playing: Vec<_> =
+            figures.iter().map(|&(paper, figure)| scope.spawn(move || entry(paper, figure))).collect();
+        playing.into_iter().map(|thread| thread.join().expect("it has printed why")).collect()
+    });
     for entry in &entries {
         checked_in(&format!("figures/{}.svg", entry.file_name()), &entry.svg());
     }

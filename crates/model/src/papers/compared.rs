@@ -28,15 +28,10 @@ pub struct Printed {
     pub relation: Relation,
     /// Name of the number here, as [`Played::value`] takes it; `None` if nothing here corresponds to it.
     pub here: Option<String>,
-    /// Largest relative difference that counts as agreement.
-    #[serde(default = "ten_percent")]
-    pub tolerance: f64,
+    /// Largest relative difference that counts as agreement; if `None`, 10 % of a number that should be about as large, else nothing.
+    pub tolerance: Option<f64>,
     /// The cause of a difference, or what limits the comparison.
     pub why: Option<String>,
-}
-
-fn ten_percent() -> f64 {
-    0.1
 }
 
 /// How a number follows from a paper.
@@ -121,10 +116,12 @@ impl Printed {
             })
         };
         let here = self.here.as_ref().map(value).transpose()?;
+        let tolerance = self.tolerance.unwrap_or(if self.relation == Relation::About { 0.1 } else { 0.0 });
+        let room = tolerance * self.printed.abs();
         let within = |here: f64| match self.relation {
-            Relation::About => (here - self.printed).abs() <= self.tolerance * self.printed.abs(),
-            Relation::AtMost => here <= self.printed,
-            Relation::AtLeast => here >= self.printed,
+            Relation::About => (here - self.printed).abs() <= room,
+            Relation::AtMost => here <= self.printed + room,
+            Relation::AtLeast => here >= self.printed - room,
         };
         let agreement = match here {
             None => Agreement::Missing,
@@ -141,7 +138,7 @@ impl Printed {
             printed: self.printed,
             here,
             agreement,
-            tolerance: self.tolerance,
+            tolerance,
             why: self.why.clone(),
         })
     }
@@ -162,8 +159,8 @@ impl Compared {
             Basis::Curve => ", read off a curve",
         };
         let judgment = match self.agreement {
-            Agreement::Agrees if self.relation == Relation::About => {
-                format!("agrees within {} %", significant_short(100.0 * self.tolerance))
+            Agreement::Agrees if self.tolerance > 0.0 => {
+                format!("agrees within {} %", as_printed(100.0 * self.tolerance))
             }
             Agreement::Agrees => "agrees".to_owned(),
             Agreement::Differs => "differs".to_owned(),
@@ -174,8 +171,8 @@ impl Compared {
             self.here.filter(|_| self.printed != 0.0).map_or(String::new(), |here| significant(here / self.printed));
         vec![
             self.what.clone(),
-            format!("{about}{}{unit} ({}{basis})", significant_short(self.printed), self.place),
-            self.here.map_or("–".to_owned(), |here| significant(here) + &unit),
+            format!("{about}{}{unit} ({}{basis})", as_printed(self.printed), self.place),
+            self.here.map_or("–".to_owned(), |here| four_digits(here) + &unit),
             ratio,
             judgment,
         ]
@@ -221,8 +218,14 @@ pub struct NamedValue {
 }
 
 /// Formats a number as a paper prints it: with as many decimals as it needs.
-fn significant_short(number: f64) -> String {
+fn as_printed(number: f64) -> String {
     format!("{}", (number * 1e6).round() / 1e6)
+}
+
+/// Formats a number with four significant digits, or with all digits of the whole part.
+fn four_digits(number: f64) -> String {
+    let whole = if number.abs() < 1.0 { 0 } else { number.abs().log10().floor() as usize + 1 };
+    format!("{number:.*}", 4usize.saturating_sub(whole.max(1)))
 }
 
 impl PaperFigure {
@@ -242,7 +245,7 @@ impl PaperFigure {
             .findings(whys.collect())
             .reference(
                 &["name", "value"],
-                played.numbers.iter().map(|(name, value)| vec![name.clone(), significant(*value)]),
+                played.numbers.iter().map(|(name, value)| vec![name.clone(), four_digits(*value)]),
             );
         if let Some(reason) = &self.unmeasured {
             section = section.text(reason);

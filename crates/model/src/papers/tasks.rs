@@ -10,7 +10,7 @@ use crate::analysis::schedule::{self, Arrival};
 use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_task, utilization};
 use crate::evidence::figure::{Bar, Bars, Chart, Dash, Hue, Line};
 use crate::evidence::format::significant;
-use crate::plan::{Comparison, Method, Request, compare_by};
+use crate::plan::{Method, Objective, Request, plan};
 use crate::sim::MachineModel;
 use crate::sim::scenario::{self, SCHEMA, Scenario, Task, TaskOutcome};
 use crate::taskset::PartitionSet;
@@ -325,10 +325,13 @@ impl Methods {
         for memory in &self.memories {
             let set = table_1(memory.parse()?)?;
             for copies in &self.copies {
-                let found = compare_by(&set.copied(*copies)?, &Request::default(), &METHODS.map(|it| it.0))?;
-                let values = METHODS.map(|(method, ..)| self.by.of(&found, method));
+                let set = set.copied(*copies)?;
+                let mut values = [None; 3];
+                for ((method, ..), value) in METHODS.iter().zip(&mut values) {
+                    *value = self.by.of(&set, *method)?;
+                }
                 for ((_, name, hue), value) in METHODS.into_iter().zip(values) {
-                    let name = format!("{name}, {} tasks, {memory}", found.tasks);
+                    let name = format!("{name}, {} tasks, {memory}", set.tasks().len());
                     value.iter().for_each(|value| played.number(format!("{name}, %"), *value));
                     bars.push(match value {
                         Some(value) => bar(name, value, hue, " %"),
@@ -353,13 +356,17 @@ impl Methods {
 }
 
 impl By {
-    fn of(self, found: &Comparison, method: Method) -> Option<f64> {
-        let of = found.of(method);
+    /// Plans `set` by `method`. Returns what it comes to in percent; `None` without a plan.
+    fn of(self, set: &TaskSet, method: Method) -> Result<Option<f64>, Wrong> {
+        let objective = if matches!(self, By::Utilization) { Objective::Utilization } else { Objective::Partitions };
+        let found = plan(set, &Request { method, objective, ..Request::default() })?;
+        let needed: u64 = set.tasks().iter().map(|task| task.memory.0).sum();
+        let partitions = f64::from(found.partitions_used);
         let share = match self {
-            By::Partitions => of.share,
-            By::Memory => of.memory_used,
-            By::Utilization => of.least,
+            By::Partitions => partitions / f64::from(set.platform().partitions),
+            By::Memory => needed as f64 / (set.partition_memory().0 as f64 * partitions),
+            By::Utilization => found.utilization,
         };
-        share.map(|share| 100.0 * share)
+        Ok(found.schedulable.then_some(100.0 * share))
     }
 }

@@ -100,11 +100,6 @@ pub fn figures_14_to_16(comparisons: &[Comparison]) -> String {
 ///
 /// `request`: supplies the stop condition and the analysis. Its method and objectives are not used.
 pub fn compare(set: &TaskSet, request: &Request) -> Result<Comparison, PlanError> {
-    compare_by(set, request, &[Method::Bfd, Method::Wfd, Method::Cata, Method::Optimal])
-}
-
-/// Does the same as [`compare`] with these methods only.
-pub fn compare_by(set: &TaskSet, request: &Request, methods: &[Method]) -> Result<Comparison, PlanError> {
     let platform = set.platform();
     let needed: u64 = set.tasks().iter().map(|task| task.memory.0).sum();
     let compared = |method| {
@@ -120,7 +115,7 @@ pub fn compare_by(set: &TaskSet, request: &Request, methods: &[Method]) -> Resul
             bounds: few.bound.zip(low.bound),
         })
     };
-    let methods = methods.iter().copied().map(compared);
+    let methods = [Method::Bfd, Method::Wfd, Method::Cata, Method::Optimal].into_iter().map(compared);
     Ok(Comparison {
         tasks: set.tasks().len(),
         cores: platform.cores,

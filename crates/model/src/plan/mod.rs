@@ -25,7 +25,7 @@ use crate::taskset::{PartitionSet, TaskSet};
 use crate::units::CpuId;
 use allocate::Groups;
 
-pub use compare::{Compared, Comparison, Row, beside_kim2013, compare, compare_by, figures_14_to_16};
+pub use compare::{Compared, Comparison, Row, beside_kim2013, compare, figures_14_to_16};
 pub use draw::COLORS;
 pub use draw::{Timeline, bars, color_map, gantt};
 pub use error::PlanError;
