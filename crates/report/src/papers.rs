@@ -30,6 +30,28 @@ impl Entry<'_> {
     pub fn svg(&self) -> String {
         figure::of_sections(&self.section.title, [&self.section]) + "\n"
     }
+
+    /// Returns the part of the page on this figure. `figures`: the folder of the drawings, seen from the page.
+    pub fn text(&self, figures: &str) -> String {
+        let Entry { paper, figure, section, .. } = self;
+        let mut text = format!("\n### {}\n", section.title);
+        line(
+            &mut text,
+            &format!("\n[{}], {}. `isochrome lab paper {}`", paper.cited, figure.place, figure.full_name(paper)),
+        );
+        append(&mut text, section);
+        line(&mut text, &format!("\n![{}]({figures}/{}.svg)", figure.title, self.file_name()));
+        if !figure.measured.is_empty() {
+            let file = format!("{}-measured", self.file_name());
+            let commands = figure.measured.iter().map(|it| format!("`isochrome {}`", it.replace("{file}", &file)));
+            let commands: Vec<String> = commands.collect();
+            line(&mut text, &format!("\nOn hardware, with `--measured`: {}.", commands.join(", ")));
+        }
+        if let Some(kept) = &figure.page {
+            line(&mut text, &format!("\nSee also: [{}]({kept}).", kept.trim_end_matches(".md")));
+        }
+        text
+    }
 }
 
 /// Returns the page on all `entries`, which come paper by paper. `figures`: the folder of the drawings, seen from the page.
@@ -55,7 +77,7 @@ pub fn page(entries: &[Entry], figures: &str) -> String {
             if number == 0 {
                 line(&mut page, &format!("\n## {}", entry.paper.cited));
             }
-            append_entry(&mut page, entry, figures);
+            page += &entry.text(figures);
         }
     }
     page
@@ -66,7 +88,7 @@ const HEAD: &str = "# Results: the papers' figures
 Each figure is played on a modeled machine, beside the numbers that its paper prints.
 
 - **Command:** `isochrome lab paper NAME`, with the name of a figure below (`--list` lists them); `-o FOLDER` leaves drawing, points and numbers; `make papers` makes this page
-- **Machine:** modeled ones, so the numbers are the same everywhere: a test compares this page with what is played
+- **Machine:** modeled ones, so the numbers are the same everywhere: a test compares this page with what is played, but for six figures that take longer
 - **On hardware:** `isochrome lab paper NAME --measured`, where a figure names a command
 
 A number agrees within 10 %, or less where that is said. *Derived* numbers are computed from printed ones. The figures of the papers are lost in the sources that were at hand, so nothing is read off a curve. *Fitted* are numbers to which a model was fitted: that they agree shows nothing.
@@ -78,21 +100,4 @@ Where a number differs, the cause is stated as far as it is known.
 
 fn line(page: &mut String, text: &str) {
     writeln!(page, "{text}").expect("strings do not fail");
-}
-
-fn append_entry(page: &mut String, entry: &Entry, figures: &str) {
-    let Entry { paper, figure, section, .. } = entry;
-    line(page, &format!("\n### {}", section.title));
-    line(page, &format!("\n[{}], {}. `isochrome lab paper {}`", paper.cited, figure.place, figure.full_name(paper)));
-    append(page, section);
-    line(page, &format!("\n![{}]({figures}/{}.svg)", figure.title, entry.file_name()));
-    if !figure.measured.is_empty() {
-        let file = format!("{}-measured", entry.file_name());
-        let commands = figure.measured.iter().map(|it| format!("`isochrome {}`", it.replace("{file}", &file)));
-        let commands: Vec<String> = commands.collect();
-        line(page, &format!("\nOn hardware, with `--measured`: {}.", commands.join(", ")));
-    }
-    if let Some(kept) = &figure.page {
-        line(page, &format!("\nSee also: [{}]({kept}).", kept.trim_end_matches(".md")));
-    }
 }

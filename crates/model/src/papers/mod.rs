@@ -60,6 +60,9 @@ pub struct PaperFigure {
     pub place: String,
     /// What is played here, and what one sees.
     pub seen: String,
+    /// Whether playing takes more than a second or so, too long for a test that runs again and again.
+    #[serde(default)]
+    pub slow: bool,
     /// What is played.
     pub play: Play,
     /// Commands of isochrome that measure the same on hardware, without the name of the program. `{file}` stands for the beginning of
