@@ -92,7 +92,7 @@ Each figure is played on a modeled machine, beside the numbers that its paper pr
 - **On hardware:** `isochrome lab paper NAME --measured`, where a figure names a command
 
 A number agrees within 10 %, or less where that is said. *Derived* numbers are computed from printed ones. The figures of the papers are lost in the sources that were at hand, so nothing is read off a curve. *Fitted* are numbers to which a model was fitted: that they agree shows nothing.
-Where a number differs, the cause is stated as far as it is known.
+Where a number differs, a cause is stated. These are explanations: none of them was tested by itself.
 
 | paper | figures | numbers that agree | that differ | fitted | not modeled |
 | --- | ---: | ---: | ---: | ---: | ---: |
