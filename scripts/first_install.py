@@ -308,7 +308,7 @@ def main():
         parser.error(f"no such way: {', '.join(sorted(unknown))}")
     if os.geteuid() != 0:
         parser.error("run it as root: it makes a chroot")
-    results, skipped = {}, {}
+    results, skipped = {}, {name: "left out by --only" for name in found if name not in wanted}
     try:
         base = debian()
         if any(found[name].needs is RUSTUP for name in wanted):
@@ -329,7 +329,7 @@ def main():
         print(f"{name}: {'; '.join(chroot.failures) or 'passed'}")
     if any(chroot.failures for chroot in results.values()):
         return 2
-    return 3 if skipped else 0
+    return 3 if skipped.keys() & set(wanted) else 0
 
 
 if __name__ == "__main__":
