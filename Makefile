@@ -173,9 +173,10 @@ deny: $(TOOLS)/bin/cargo-deny
 licenses: toolchain python
 	$(PYTHON) scripts/licenses.py
 
-# What has to hold before a release; two builds of it have to be the same.
+# What has to hold before a release; two builds of it have to be the same. Where github.com cannot be reached:
+# make release-check ARGUMENTS="--advisories FOLDER", with a clone of RustSec's advisory-db.
 release-check: toolchain python $(TOOLS)/bin/cargo-deb $(TOOLS)/bin/cargo-deny
-	$(PYTHON) scripts/release_check.py
+	$(PYTHON) scripts/release_check.py $(ARGUMENTS)
 
 # The program for users, linked statically, for each architecture: in target/dist, with check sums. Rust's own linker links for arm64. Where an
 # emulator is there, both must print the same. `make dist DIST=x86_64-unknown-linux-musl` makes one.

@@ -7,6 +7,12 @@
 set -eu
 package=$1 output=$2
 
+command -v dpkg-shlibdeps >/dev/null || {
+    echo "deb.sh: dpkg-shlibdeps, which finds what the program depends on, is not installed" >&2
+    echo "  hint: apt-get install -y dpkg-dev" >&2
+    exit 1
+}
+
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 export SOURCE_DATE_EPOCH
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
