@@ -119,7 +119,7 @@ fn unwritable(path: &Path, error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("{shown}: cannot write\n  hint: {hint}"))
 }
 
-/// Fails as [`write`] would if the folder of `path` does not exist or cannot be written to. Long work checks that before it begins.
+/// Fails as [`write()`] would if the folder of `path` does not exist or cannot be written to. Long work checks that before it begins.
 pub fn check_writable(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.is_dir() {
