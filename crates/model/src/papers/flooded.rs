@@ -1,4 +1,4 @@
-//! [Liedtke1997] on modeled machines: the unpredictability c_max/c_min of filter, transforms and matrix multiplication.
+//! \[Liedtke1997\] on modeled machines: the unpredictability c_max/c_min of filter, transforms and matrix multiplication.
 //!
 //! The timing is that of the described machines, in which events add up and nothing overlaps. In addition to the memory accesses
 //! the program computes for a fixed time per access. A flood writes as many lines of fresh frames as the second level holds.
