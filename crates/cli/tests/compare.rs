@@ -218,7 +218,8 @@ fn interrupted(fixture: &Fixture) -> Outcome {
         assert_eq!((&result["ended"], &result["as_planned"]), (&"it was interrupted".into(), &false.into()));
         assert!(!counting(&result).is_empty());
         let left = result["left"][0].as_str().unwrap();
-        assert!(left.ends_with("was left spread evenly over all colors."), "{signal}: {left}");
+        // It says so if frames of some colors were short; where the pages are is looked at below.
+        assert!(left.contains("was left spread evenly over all colors"), "{signal}: {left}");
         let colors = anonymous(walker.0.id());
         assert!((0.1..0.5).contains(&share_of(&colors, 0..4)), "{signal}: {colors:?}");
     }

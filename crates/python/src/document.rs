@@ -38,6 +38,7 @@ pub fn schemas() -> BTreeMap<&'static str, &'static str> {
         "miss_ratio",
         "modeled-flood",
         "packets",
+        "paper",
         "palette-found",
         "palette-samples",
         "palette",
