@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python wheel lint bench results papers torture compat emulated matrix build install uninstall deb dist deny licenses release-check book mdbook
+.PHONY: demo check test test-python wheel lint bench results papers torture fuzz compat emulated matrix build install uninstall deb dist deny licenses release-check book mdbook
 
 # Paths of the machine that builds are no part of what is built: everybody who builds a release gets the same bytes.
 REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/isochrome
@@ -96,6 +96,10 @@ torture: toolchain
 	RECOLOR_ROUNDS=1000 RECOLOR_FAULTS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test recolor -- a_program --nocapture
 	SERVE_KILLS=200 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- members_outlive --nocapture
 	SERVE_RELOADS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- in_a_storm --nocapture
+
+# Fuzzes every reader for an hour; `scripts/fuzz.py --help` says how to choose. Needs a nightly compiler and cargo-fuzz.
+fuzz: toolchain python
+	$(PYTHON) scripts/fuzz.py
 
 # Runs real programs with and without isochrome, and writes docs/results/compat.md. Root gets the packages that are not there; a program
 # that is missing all the same is reported as such, which is an answer, not a failure (3).

@@ -18,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,12 +66,15 @@ def fuzz(target, program, seconds):
     contents = list(seeds(target))
     for at, content in enumerate(contents):
         (folder / f"seeds/{at}").write_bytes(content)
-    (folder / "words").write_text(words(contents))
+    known = words(contents)
+    (folder / "words").write_text(known)
     before = set((folder / "findings").iterdir())
-    command = [program, folder / "corpus", folder / "seeds", f"-dict={folder / 'words'}", f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048"]
+    command = [program, folder / "corpus", folder / "seeds", f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048"]
+    # An empty dictionary is an error.
+    command += [f"-dict={folder / 'words'}"] * bool(known)
     command += [f"-artifact_prefix={folder / 'findings'}/", "-print_final_stats=1", "-max_len=65536"]
-    with open(folder / "log", "wb") as log:
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": "/dev/shm"}).returncode
+    with open(folder / "log", "wb") as log, tempfile.TemporaryDirectory(dir="/dev/shm") as files:
+        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": files}).returncode
     said = (folder / "log").read_text(errors="replace")
     executed = re.search(r"stat::number_of_executed_units:\s*(\d+)", said)
     covered = re.findall(r"cov: (\d+) ft: (\d+)", said)

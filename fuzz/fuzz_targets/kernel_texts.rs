@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Some(regions) = regions_of(text) {
         for region in regions {
             region.kind();
-            region.protection.permissions();
+            region.permissions();
         }
     }
     Processor::from_cpuinfo(text);
