@@ -130,7 +130,7 @@ const MISTAKES: [(&str, &str, i32, &str, &str); 36] = [
         "does the folder exist",
     ),
     ("A full disk", "plan tasks.json --cores 4 --memory 1G -o /dev/full", 1, "/dev/full: cannot write", "df -h"),
-    ("A trace that is none", "simulate --machine zen3 --trace noise.bin", 1, "noise.bin", "isochrome simulate"),
+    ("A file that is no trace", "simulate --machine zen3 --trace noise.bin", 1, "noise.bin", "isochrome simulate"),
     (
         "A machine that nobody knows",
         "simulate --machine zen99 --workload matmul",

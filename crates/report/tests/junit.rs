@@ -1,80 +1,17 @@
 //! The verdicts as JUnit XML: what is counted, which outcome means what, and the elements that CI systems expect.
 
 use isochrome_model::evidence::{Evidence, SCHEMA, Section, Standing};
-use isochrome_model::machine::{self, Machine};
-use isochrome_model::running::{
-    Failure, JobRecord, Limit, Overhead, Releases, Requirement, ResponseBound, Run, Tally, Violation,
-};
-use isochrome_model::taskset::programs::Partitioning;
-use isochrome_model::units::{Bytes, CpuId, Ns};
+use isochrome_model::running::Failure;
+use isochrome_model::units::Ns;
 use isochrome_report::junit;
 use roxmltree::{Document, Node};
 
-/// Returns a run of `jobs` jobs of one task. The first `late` of them exceed the bound of 500 us.
-fn run(jobs: u64, late: u64) -> Run {
-    let requirement = Requirement {
-        name: "control".to_owned(),
-        period: Ns(1_000_000),
-        deadline: Ns(900_000),
-        bound: Some(ResponseBound(Ns(500_000))),
-        budget: Some(Ns(250_000)),
-        ..Requirement::default()
-    };
-    let mut tally = Tally::new(requirement);
-    let mut violations = Vec::new();
-    for instance in 0..jobs {
-        let response = Ns(if instance < late { 600_000 } else { 300_000 });
-        let (release, execution) = (Ns(instance * 1_000_000), Ns(200_000));
-        let completion = Ns(release.0 + response.0);
-        tally.push(&JobRecord { instance, release, completion, execution, ..JobRecord::default() });
-        if instance < late {
-            let (task, limits) = ("control".to_owned(), vec![Limit::Bound]);
-            let (steal_time, timeline) = (Ns(0), Vec::new());
-            violations.push(Violation { task, instance, limits, release, response, execution, steal_time, timeline });
-        }
-    }
-    let mut outcome = tally.outcome();
-    outcome.releases = Some(Releases { seen: jobs, ..Releases::default() });
-    Run {
-        cpus: vec![CpuId(0)],
-        partitioned: false,
-        method: Partitioning::None,
-        reserved: Vec::new(),
-        level: 2,
-        duration: Ns(1_500_000_000),
-        tasks: vec![outcome],
-        violations,
-        failures: Vec::new(),
-        overhead: Overhead::default(),
-        steal_time: Ns(0),
-        gaps: Vec::new(),
-        settings: Vec::new(),
-        costs: None,
-        contradicted: None,
-        supply: None,
-        inputs: Vec::new(),
-        memory: Vec::new(),
-        retention: None,
-        comparison: None,
-    }
-}
+mod fixture;
+
+use fixture::{machine, run};
 
 fn evidence(sections: Vec<Section>) -> Evidence {
-    let machine = Machine {
-        schema: machine::SCHEMA.into(),
-        architecture: "x86_64".into(),
-        cpu_model: "Imaginary".into(),
-        hypervisor: None,
-        cpus: vec![CpuId(0)],
-        page_bytes: Bytes(4096),
-        counter_hz: None,
-        counter_quantum: None,
-        memory_load_ns: None,
-        latency: vec![],
-        costs: None,
-        supply: vec![],
-        levels: vec![],
-    };
+    let machine = machine("Imaginary");
     Evidence {
         schema: SCHEMA.into(),
         isochrome: "0.1.0".into(),
@@ -158,7 +95,7 @@ fn cases(file: &str) -> Vec<[String; 4]> {
 
 #[test]
 fn a_run_that_holds_passes_every_case() {
-    let file = junit(&evidence(vec![run(400, 0).section()]));
+    let file = junit(&evidence(vec![run("control", 400, 0..0).section()]));
     let names: Vec<String> =
         cases(&file).iter().map(|[task, name, outcome, _]| format!("{task} {name} {outcome}")).collect();
     let expected = [
@@ -179,7 +116,7 @@ fn a_run_that_holds_passes_every_case() {
 
 #[test]
 fn a_job_beyond_its_bound_fails_that_requirement_alone() {
-    let cases = cases(&junit(&evidence(vec![run(400, 2).section()])));
+    let cases = cases(&junit(&evidence(vec![run("control", 400, 0..2).section()])));
     let failed: Vec<_> = cases.iter().filter(|case| !case[2].is_empty()).collect();
     let [[task, name, outcome, message]] = &failed[..] else { panic!("{failed:?}") };
     assert_eq!([&task[..], name, outcome], ["control", "bound", "failure"]);
@@ -191,7 +128,7 @@ fn a_job_beyond_its_bound_fails_that_requirement_alone() {
 
 #[test]
 fn what_is_inconclusive_is_an_error_and_never_passes() {
-    let cases = cases(&junit(&evidence(vec![run(10, 0).section()])));
+    let cases = cases(&junit(&evidence(vec![run("control", 10, 0..0).section()])));
     let open: Vec<_> = cases.iter().filter(|case| !case[2].is_empty()).collect();
     let [[task, name, outcome, message]] = &open[..] else { panic!("{open:?}") };
     assert_eq!([&task[..], name, outcome], ["control", "jobs", "error"]);
@@ -200,7 +137,7 @@ fn what_is_inconclusive_is_an_error_and_never_passes() {
 
 #[test]
 fn a_program_without_a_requirement_can_fail_too() {
-    let mut run = run(400, 0);
+    let mut run = run("control", 400, 0..0);
     run.failures.push(Failure { task: "hog".to_owned(), at: Ns(0), what: "ended with code 3".to_owned() });
     let last = cases(&junit(&evidence(vec![run.section()]))).pop().unwrap();
     assert_eq!(last, ["hog", "program", "failure", "hog: ended with code 3"]);

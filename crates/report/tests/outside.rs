@@ -4,14 +4,13 @@ use isochrome_model::evidence::figure::{
     Bar, Bars, Change, Changes, Chart, Dash, Figure, Hue, Line, Track, TrackBar, Tracks,
 };
 use isochrome_model::evidence::{Evidence, RawFile, SCHEMA, Section, Standing};
-use isochrome_model::machine::{self, Machine};
+use isochrome_model::machine::Machine;
 use isochrome_model::printable::is_printable;
-use isochrome_model::running::{
-    CpuInterval, Failure, JobRecord, Limit, Overhead, Releases, Requirement, ResponseBound, Run, Tally, Violation,
-};
-use isochrome_model::taskset::programs::Partitioning;
-use isochrome_model::units::{Bytes, CpuId, Ns};
+use isochrome_model::running::{CpuInterval, Failure, Run};
+use isochrome_model::units::{Bytes, Ns};
 use isochrome_report::{figure, html, junit, markdown, text};
+
+mod fixture;
 
 /// Returns names that a program can have: markup, ends of quotes, escape sequences, line breaks, directions, and bytes that are not UTF-8.
 fn hostile() -> Vec<String> {
@@ -44,74 +43,14 @@ fn hostile() -> Vec<String> {
     names
 }
 
-fn machine(name: &str) -> Machine {
-    Machine {
-        schema: machine::SCHEMA.into(),
-        architecture: name.into(),
-        cpu_model: name.into(),
-        hypervisor: Some(name.into()),
-        cpus: vec![CpuId(0)],
-        page_bytes: Bytes(4096),
-        counter_hz: None,
-        counter_quantum: None,
-        memory_load_ns: None,
-        latency: vec![],
-        costs: None,
-        supply: vec![],
-        levels: vec![],
-    }
-}
-
 /// Returns a run of a task called `name` that exceeds its bound in job 7 of 400, and beside which a program of the same name failed.
 fn run(name: &str) -> Run {
-    let requirement = Requirement {
-        name: name.to_owned(),
-        period: Ns(1_000_000),
-        deadline: Ns(900_000),
-        bound: Some(ResponseBound(Ns(500_000))),
-        ..Requirement::default()
-    };
-    let mut tally = Tally::new(requirement);
-    for instance in 0..400 {
-        let response = if instance == 7 { 600_000 } else { 300_000 + instance };
-        let release = Ns(instance * 1_000_000);
-        let completion = Ns(release.0 + response);
-        tally.push(&JobRecord { instance, release, completion, execution: Ns(200_000), ..JobRecord::default() });
-    }
-    let mut outcome = tally.outcome();
-    outcome.releases = Some(Releases { seen: 400, ..Releases::default() });
-    let timeline = vec![CpuInterval { from: Ns(6_900_000), to: Ns(7_400_000), what: format!("{name}!") }];
-    Run {
-        cpus: vec![CpuId(0)],
-        partitioned: false,
-        method: Partitioning::None,
-        reserved: Vec::new(),
-        level: 2,
-        duration: Ns(400_000_000),
-        tasks: vec![outcome],
-        violations: vec![Violation {
-            task: name.to_owned(),
-            instance: 7,
-            limits: vec![Limit::Bound],
-            release: Ns(7_000_000),
-            response: Ns(600_000),
-            execution: Ns(200_000),
-            steal_time: Ns(0),
-            timeline,
-        }],
-        failures: vec![Failure { task: format!("{name}?"), at: Ns(1), what: format!("{name} ended with code 1") }],
-        overhead: Overhead::default(),
-        steal_time: Ns(0),
-        gaps: Vec::new(),
-        settings: Vec::new(),
-        costs: None,
-        contradicted: None,
-        supply: None,
-        inputs: vec![RawFile { path: name.to_owned(), sha256: "0".to_owned() }],
-        memory: vec![(name.to_owned(), Bytes(4096))],
-        retention: None,
-        comparison: None,
-    }
+    let mut run = fixture::run(name, 400, 7..8);
+    run.violations[0].timeline = vec![CpuInterval { from: Ns(6_900_000), to: Ns(7_400_000), what: format!("{name}!") }];
+    run.failures = vec![Failure { task: format!("{name}?"), at: Ns(1), what: format!("{name} ended with code 1") }];
+    run.inputs = vec![RawFile { path: name.to_owned(), sha256: "0".to_owned() }];
+    run.memory = vec![(name.to_owned(), Bytes(4096))];
+    run
 }
 
 /// Returns a section in which every text is `name`, with every kind of content and of figure.
@@ -142,7 +81,7 @@ fn section(name: &str) -> Section {
 }
 
 fn evidence(name: &str) -> Evidence {
-    let machine = machine(name);
+    let machine = Machine { hypervisor: Some(name.into()), ..fixture::machine(name) };
     Evidence {
         schema: SCHEMA.into(),
         isochrome: name.into(),
