@@ -2,19 +2,21 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use isochrome_host::interrupt;
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_lab::read_evidence;
-use isochrome_model::evidence::{SCHEMA as EVIDENCE, SCHEMA_1 as EVIDENCE_1};
-use isochrome_model::papers::{Paper, PaperFigure, SCHEMA};
+use isochrome_model::evidence::{Evidence, SCHEMA as EVIDENCE, SCHEMA_1 as EVIDENCE_1};
+use isochrome_model::papers::{Left, Paper, PaperFigure, SCHEMA};
 use isochrome_report::papers::Entry;
 use isochrome_report::{figure, text};
+use serde_json::Value;
 
 use crate::args::{Arguments, PaperOptions, Verb};
-use crate::files;
 use crate::verdict::Verdict;
+use crate::{evidence, files};
 
 /// Carries out `lab paper`. `carry_out` carries out the verbs that measure.
 pub fn run(options: &PaperOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Result<Verdict> {
@@ -58,7 +60,7 @@ fn play(options: &PaperOptions, paper: &Paper, figure: &PaperFigure, number: usi
     let compared = figure.compare(paper, &played)?;
     let numbers = figure.numbers_of(paper, &played, &compared);
     let section = figure.section(paper, &played, &compared);
-    let entry = Entry { paper, figure, compared, section };
+    let entry = Entry { paper, figure, compared, section, hardware: None };
     if let Some(folder) = &options.output {
         let file = |ending: &str| folder.join(format!("{}.{ending}", entry.file_name()));
         files::write(&file("svg"), &entry.svg())?;
@@ -94,6 +96,7 @@ fn measure(
     reason.into_iter().for_each(|reason| eprintln!("{name}: {reason}"));
     let begin = folder.join(format!("{}-measured", name.replace('/', "-")));
     let mut verdict = Verdict::Holds;
+    let mut all_left = Vec::new();
     for command in &figure.measured {
         let mut left = Vec::new();
         let words: Vec<OsString> = command
@@ -102,27 +105,40 @@ fn measure(
                 let Some(rest) = word.strip_prefix("{file}") else { return OsString::from(word) };
                 let mut path = begin.clone().into_os_string();
                 path.push(rest);
-                left.push(path.clone());
+                left.push((rest.to_owned(), PathBuf::from(path.clone())));
                 path
             })
             .collect();
         eprintln!("\n{name}: isochrome {}", words.join(" ".as_ref()).to_string_lossy());
         verdict = carry_out(Arguments::of(std::iter::once("isochrome".into()).chain(words))?.verb)?;
-        for path in left.iter().map(Path::new).filter(|path| path.extension().is_some_and(|ending| ending == "json")) {
-            draw(&name, path)?;
+        for (file, path) in left.into_iter().filter(|(file, path)| file.ends_with(".json") && path.exists()) {
+            all_left.push(Left { file, json: draw(&name, &path)? });
         }
         if interrupt::interrupted() {
             break;
         }
     }
+    conclude(paper, figure, folder, &all_left)?;
     Ok(verdict)
 }
 
-/// Draws the figures of the evidence at `path` to a file of the same name, as SVG. A file of another kind is left as it is.
-fn draw(name: &str, path: &Path) -> Result<()> {
-    let Ok(text) = files::read_versioned(path, &[EVIDENCE, EVIDENCE_1]) else { return Ok(()) };
-    let evidence = read_evidence(&text)?;
-    files::write(&path.with_extension("svg"), &figure::of_sections(name, &evidence.sections))
+/// Draws the figures of the evidence at `path` to a file of the same name, as SVG, and returns the JSON. A file of another kind is only read.
+fn draw(name: &str, path: &Path) -> Result<Value> {
+    let text = files::read(path)?;
+    if files::read_versioned(path, &[EVIDENCE, EVIDENCE_1]).is_ok() {
+        let evidence = read_evidence(&text)?;
+        files::write(&path.with_extension("svg"), &figure::of_sections(name, &evidence.sections))?;
+    }
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Prints what the files `left` conclude, with the paper's numbers beside theirs, and leaves it as evidence.
+fn conclude(paper: &Paper, figure: &PaperFigure, folder: &Path, left: &[Left]) -> Result<()> {
+    let section = figure.hardware_section(paper, left);
+    files::print(&format!("\n{}\n\n{}", section.title, text::section(&section)))?;
+    let path = folder.join(format!("{}-hardware.json", figure.full_name(paper).replace('/', "-")));
+    let evidence = evidence::about(&Sysfs::system().machine()?.0, &[], Vec::new());
+    files::write_json(&path, &Evidence { sections: vec![section], ..evidence })
 }
 
 #[cfg(test)]

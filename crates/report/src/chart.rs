@@ -183,12 +183,12 @@ fn bars_height(bars: usize) -> f64 {
 /// Draws horizontal bars below each other, to one scale.
 fn bars(drawn: &Bars) -> Markup {
     let Bars { title, bars } = drawn;
-    const BAR_NAMES: f64 = 128.0;
+    let names = bars.iter().map(|bar| text_width(&bar.name)).fold(0.0, f64::max).clamp(124.0, 186.0) + 4.0;
     // The texts at the ends of the bars need room beside the longest one.
     let numbers = bars.iter().map(|bar| text_width(&bar.text)).fold(0.0, f64::max).clamp(64.0, 150.0) + 4.0;
     let most =
         bars.iter().map(|bar| bar.parts.iter().map(|part| part.max(0.0)).sum()).fold(f64::MIN_POSITIVE, f64::max);
-    let length = |part: f64| part.max(0.0) / most * (WIDTH - BAR_NAMES - numbers);
+    let length = |part: f64| part.max(0.0) / most * (WIDTH - names - numbers);
     let height = bars_height(bars.len());
     html! {
         svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(height))) role="img" {
@@ -197,10 +197,10 @@ fn bars(drawn: &Bars) -> Markup {
             @for (i, bar) in bars.iter().enumerate() {
                 @let y = i as f64 * BAR_LINE;
                 @let [first, second] = bar.parts.map(length);
-                text x="0" y=(at(y + 12.0)) { (fit(&bar.name, BAR_NAMES - 4.0)) }
-                g.alone { rect.solid x=(at(BAR_NAMES)) y=(at(y + 3.0)) width=(at(first)) height="11" {} }
-                g class=(class(bar.hue)) { rect.solid x=(at(BAR_NAMES + first)) y=(at(y + 3.0)) width=(at(second)) height="11" {} }
-                text x=(at(BAR_NAMES + first + second + 4.0)) y=(at(y + 12.0)) { (fit(&bar.text, WIDTH - BAR_NAMES - first - second - 4.0)) }
+                text x="0" y=(at(y + 12.0)) { (fit(&bar.name, names - 4.0)) }
+                g.alone { rect.solid x=(at(names)) y=(at(y + 3.0)) width=(at(first)) height="11" {} }
+                g class=(class(bar.hue)) { rect.solid x=(at(names + first)) y=(at(y + 3.0)) width=(at(second)) height="11" {} }
+                text x=(at(names + first + second + 4.0)) y=(at(y + 12.0)) { (fit(&bar.text, WIDTH - names - first - second - 4.0)) }
             }
         }
     }

@@ -98,7 +98,7 @@ fn table(page: &mut String, table: &Table) {
 }
 
 /// Describes `machine` in one line: processor, hypervisor, CPUs, and cache levels for data with their colors.
-fn machine(machine: &Machine) -> String {
+pub(super) fn machine(machine: &Machine) -> String {
     let mut line = machine.cpu_model.clone();
     if let Some(hypervisor) = &machine.hypervisor {
         write!(line, ", a virtual machine under {hypervisor}").expect("strings do not fail");

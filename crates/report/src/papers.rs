@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use isochrome_model::evidence::Section;
+use isochrome_model::evidence::{Evidence, Section, format};
 use isochrome_model::papers::{Agreement, Compared, Paper, PaperFigure};
 
 use super::figure;
-use super::markdown::append;
+use super::markdown::{append, machine};
 
 /// A figure that was played, with its paper.
 pub struct Entry<'a> {
@@ -18,6 +18,8 @@ pub struct Entry<'a> {
     pub compared: Vec<Compared>,
     /// The section of a report on it.
     pub section: Section,
+    /// What was measured on hardware, as `lab paper --measured` leaves it, where it is kept.
+    pub hardware: Option<Evidence>,
 }
 
 impl Entry<'_> {
@@ -29,6 +31,13 @@ impl Entry<'_> {
     /// Returns the drawing, as an SVG file.
     pub fn svg(&self) -> String {
         figure::of_sections(&self.section.title, [&self.section]) + "\n"
+    }
+
+    /// Returns a sentence on where and when it was measured.
+    fn place(&self) -> String {
+        self.hardware.as_ref().map_or(String::new(), |evidence| {
+            format!(" Here on {}, {}:", machine(&evidence.machine), format::utc(evidence.taken_unix_s))
+        })
     }
 
     /// Returns the part of the page on this figure. `figures`: the folder of the drawings, seen from the page.
@@ -45,7 +54,8 @@ impl Entry<'_> {
             let file = format!("{}-measured", self.file_name());
             let commands = figure.measured.iter().map(|it| format!("`isochrome {}`", it.replace("{file}", &file)));
             let commands: Vec<String> = commands.collect();
-            line(&mut text, &format!("\nOn hardware, with `--measured`: {}.", commands.join(", ")));
+            line(&mut text, &format!("\n**On hardware,** with `--measured`: {}.{}", commands.join(", "), self.place()));
+            self.hardware.iter().flat_map(|evidence| &evidence.sections).for_each(|section| append(&mut text, section));
         }
         if let Some(kept) = &figure.page {
             line(&mut text, &format!("\nSee also: [{}]({kept}).", kept.trim_end_matches(".md")));
@@ -89,7 +99,7 @@ Each figure is played on a modeled machine, beside the numbers that its paper pr
 
 - **Command:** `isochrome lab paper NAME`, with the name of a figure below (`--list` lists them); `-o FOLDER` leaves drawing, points and numbers; `make papers` makes this page
 - **Machine:** modeled ones, so the numbers are the same everywhere: a test compares this page with what is played, but for six figures that take longer
-- **On hardware:** `isochrome lab paper NAME --measured`, where a figure names a command
+- **On hardware:** `isochrome lab paper NAME --measured -o docs/results/papers`, where a figure names a command. Nothing is judged there, because it is another machine
 
 A number agrees within 10 %, or less where that is said. *Derived* numbers are computed from printed ones. The figures of the papers are lost in the sources that were at hand, so nothing is read off a curve. *Fitted* are numbers to which a model was fitted: that they agree shows nothing.
 Where a number differs, a cause is stated. These are explanations: none of them was tested by itself.

@@ -37,7 +37,9 @@ fn entry<'a>(paper: &'a Paper, figure: &'a PaperFigure) -> Entry<'a> {
         assert!(Path::new(RESULTS).join(kept).exists(), "{name}: docs/results has no {kept}");
     }
     let section = figure.section(paper, &played, &compared);
-    Entry { paper, figure, compared, section }
+    let kept = Path::new(RESULTS).join(format!("papers/{}-hardware.json", name.replace('/', "-")));
+    let kept = fs::read_to_string(kept).ok().map(|text| serde_json::from_str(&text).unwrap());
+    Entry { paper, figure, compared, section, hardware: kept }
 }
 
 #[test]

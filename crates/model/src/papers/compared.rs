@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Paper, PaperFigure, Played, Wrong};
+use super::{OnHardware, Paper, PaperFigure, Played, Wrong};
 use crate::evidence::Section;
 use crate::evidence::format::significant;
 
@@ -32,6 +32,8 @@ pub struct Printed {
     pub tolerance: Option<f64>,
     /// The cause of a difference, or what limits the comparison.
     pub why: Option<String>,
+    /// Where the number stands that answers to it on hardware.
+    pub hardware: Option<OnHardware>,
 }
 
 /// How a number follows from a paper.
@@ -218,12 +220,12 @@ pub struct NamedValue {
 }
 
 /// Formats a number as a paper prints it: with as many decimals as it needs.
-fn as_printed(number: f64) -> String {
+pub(super) fn as_printed(number: f64) -> String {
     format!("{}", (number * 1e6).round() / 1e6)
 }
 
 /// Formats a number with four significant digits, or with all digits of the whole part.
-fn four_digits(number: f64) -> String {
+pub(super) fn four_digits(number: f64) -> String {
     let whole = if number.abs() < 1.0 { 0 } else { number.abs().log10().floor() as usize + 1 };
     format!("{number:.*}", 4usize.saturating_sub(whole.max(1)))
 }

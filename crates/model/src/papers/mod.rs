@@ -5,6 +5,7 @@
 
 mod compared;
 pub mod flooded;
+mod hardware;
 mod loops;
 mod packets;
 mod pages;
@@ -14,6 +15,7 @@ mod tasks;
 use serde::Deserialize;
 
 pub use compared::{Agreement, Basis, Compared, NamedLine, NamedValue, Numbers, Printed, Relation, SCHEMA};
+pub use hardware::{HardwareNumbers, Left, Measured, OnHardware};
 pub use pages::misses_per_pass;
 pub use played::Played;
 

@@ -1,0 +1,169 @@
+//! The numbers of a paper beside those that were measured on a machine.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::compared::{as_printed, four_digits};
+use super::{Paper, PaperFigure};
+use crate::evidence::{Evidence, Section};
+
+/// Where a number stands in the JSON that the commands of a figure leave.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OnHardware {
+    /// End of the file's name, after `{file}`.
+    pub file: String,
+    /// Its place: a JSON pointer (RFC 6901). A step `KEY=VALUE,KEY=VALUE` takes the first element of an array that has these values.
+    pub at: String,
+    /// Place of a number to divide by.
+    pub over: Option<String>,
+    /// Factor, such as that between two units.
+    #[serde(default = "one")]
+    pub times: f64,
+    /// What is measured here, in place of what the paper measured.
+    pub what: String,
+    /// Its unit, if it is not that of the paper's number.
+    pub unit: Option<String>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// A file that a command of a figure left.
+pub struct Left {
+    /// End of its name, after `{file}`.
+    pub file: String,
+    /// Its contents.
+    pub json: Value,
+}
+
+/// A printed number beside the one that was measured on a machine.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Measured {
+    /// What the paper's number is.
+    pub what: String,
+    /// The printed number.
+    pub printed: f64,
+    /// Its unit.
+    pub unit: String,
+    /// What was measured.
+    pub here: String,
+    /// What was seen.
+    pub value: f64,
+    /// Its unit.
+    pub here_unit: String,
+}
+
+/// The numbers of a section about hardware.
+#[derive(Serialize, JsonSchema)]
+pub struct HardwareNumbers {
+    /// Name of the figure, as the command takes it.
+    pub figure: String,
+    /// The paper's numbers beside those that were measured.
+    pub measured: Vec<Measured>,
+}
+
+impl OnHardware {
+    /// Returns the number in the files `left`; `None` if it is not there, as of an experiment that was refused.
+    fn value(&self, left: &[Left]) -> Option<f64> {
+        let json = &left.iter().find(|left| left.file == self.file)?.json;
+        let over = self.over.as_ref().map_or(Some(1.0), |over| at(json, over)?.as_f64());
+        Some(at(json, &self.at)?.as_f64()? * self.times / over?)
+    }
+}
+
+/// Returns what stands at `pointer` in `json`.
+fn at<'a>(json: &'a Value, pointer: &str) -> Option<&'a Value> {
+    pointer.split('/').skip(1).try_fold(json, |json, step| match step.contains('=') {
+        true => json.as_array()?.iter().find(|element| has(element, step)),
+        false => json.pointer(&format!("/{step}")),
+    })
+}
+
+/// Whether `element` has the values of `step`, such as `bytes=1,setting=flooded`.
+fn has(element: &Value, step: &str) -> bool {
+    step.split(',').all(|pair| {
+        let Some((key, wanted)) = pair.split_once('=') else { return false };
+        let is = |value: &Value| {
+            value.as_str() == Some(wanted) || serde_json::from_str::<Value>(wanted).is_ok_and(|wanted| wanted == *value)
+        };
+        element.get(key).is_some_and(is)
+    })
+}
+
+impl PaperFigure {
+    /// Returns the section of a report on what the figure's commands left on a machine: what each concludes, and the paper's numbers beside
+    /// those that were measured. Nothing is judged: it is another machine.
+    pub fn hardware_section(&self, paper: &Paper, left: &[Left]) -> Section {
+        let evidence = left.iter().filter_map(|left| Evidence::deserialize(&left.json).ok());
+        let concluded: Vec<String> =
+            evidence.flat_map(|evidence| evidence.sections).map(|section| section.headline).collect();
+        let measured: Vec<Measured> = self
+            .numbers
+            .iter()
+            .filter_map(|printed| {
+                let hardware = printed.hardware.as_ref()?;
+                Some(Measured {
+                    what: printed.what.clone(),
+                    printed: printed.printed,
+                    unit: printed.unit.clone(),
+                    here: hardware.what.clone(),
+                    value: hardware.value(left)?,
+                    here_unit: hardware.unit.as_ref().unwrap_or(&printed.unit).clone(),
+                })
+            })
+            .collect();
+        let title = format!("{}: {}, on hardware", self.full_name(paper), self.title);
+        let headline = match measured.len() {
+            0 => "No number of the paper has one beside it.".to_owned(),
+            1 => "One number of the paper has one beside it.".to_owned(),
+            count => format!("{count} numbers of the paper have one beside them."),
+        };
+        let basis = "Another machine, so that nothing is judged.".to_owned();
+        let rows = measured.iter().map(Measured::row).collect::<Vec<_>>();
+        let numbers = HardwareNumbers { figure: self.full_name(paper), measured };
+        let section = Section::new("paper-hardware", &title, (None, basis, headline), &numbers).findings(concluded);
+        if rows.is_empty() { section } else { section.table(&["number", "paper", "measured", ""], rows) }
+    }
+}
+
+impl Measured {
+    /// Returns the row of a table: what, the paper's number, the one here, and what it is.
+    fn row(&self) -> Vec<String> {
+        let with = |number: String, unit: &str| format!("{number} {unit}").trim_end().to_owned();
+        vec![
+            self.what.clone(),
+            with(as_printed(self.printed), &self.unit),
+            with(four_digits(self.value), &self.here_unit),
+            self.here.clone(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_number_is_found_by_the_values_beside_it() {
+        let json = json!({"points": [{"bytes": 1, "way": "send", "ns": 4.0}, {"bytes": 64, "way": "send", "ns": 5.0}]});
+        let left = [Left { file: ".json".to_owned(), json }];
+        let of = |at: &str, over: Option<&str>| OnHardware {
+            file: ".json".to_owned(),
+            at: at.to_owned(),
+            over: over.map(str::to_owned),
+            times: 10.0,
+            what: String::new(),
+            unit: None,
+        };
+        assert_eq!(of("/points/bytes=64,way=send/ns", None).value(&left), Some(50.0));
+        assert_eq!(of("/points/bytes=64,way=send/ns", Some("/points/0/ns")).value(&left), Some(12.5));
+        assert_eq!(of("/points/nothing=nothing/ns", None).value(&left), None);
+        assert_eq!(of("/points/bytes=2/ns", None).value(&left), None);
+        assert_eq!(of("/points/7/ns", None).value(&left), None);
+    }
+}
