@@ -30,7 +30,7 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
         (Some(partitions), _) => partitions,
         // By default each way is a partition.
         (None, Some(ways)) => ways.count,
-        (None, None) => highest.copied().unwrap_or(1),
+        (None, None) => highest.map_or(1, |highest| highest.saturating_add(1)),
     };
     let cache = Cache { level, ids, ways };
     let files = write(&plan, options.target, &cache, partitions)?;

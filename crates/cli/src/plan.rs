@@ -21,10 +21,8 @@ use crate::files;
 use crate::progress::{self, Takes};
 use crate::verdict::Verdict;
 
-/// Schema of a plan.
-pub const SCHEMA: &str = "isochrome-plan/1";
 /// Schema of the output of `analyze`.
-pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/1";
+pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/2";
 
 /// Fails if `text` is that of a file of another kind, which has no tasks. A profile is a task set.
 fn check_kind(file: &TaskSetFile, text: &str) -> Result<()> {
@@ -164,7 +162,7 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         files::write(path, &schedule(&set, &cores, plan.analysis))?;
     }
     files::write_if(&options.svg, || plan::color_map(&plan, set.platform().partitions))?;
-    files::leave(&options.output, &files::versioned(SCHEMA, &plan), || plan::plan_text(&set, &plan, &reasons))?;
+    files::leave(&options.output, &plan, || plan::plan_text(&set, &plan, &reasons))?;
     Ok(verdict(plan.schedulable, plan.contradicted.as_ref()))
 }
 

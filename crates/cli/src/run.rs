@@ -267,12 +267,12 @@ fn coloring(options: &RunPlanOptions, level: u8, planned: &[Planned], seed: u64)
     cpus.sort_unstable();
     cpus.dedup();
     let coloring = coloring::resolve(&chosen, cpus, seed)?;
-    let most = planned.iter().flat_map(|planned| &planned.partitions).max().copied().unwrap_or(0);
-    ensure!(
-        most <= coloring.color_count(),
-        "the plan has partition {most}, the cache {} colors\n  hint: plan with as many partitions as colors",
-        coloring.color_count()
-    );
+    let count = coloring.color_count();
+    if let Some(partition) = planned.iter().flat_map(|planned| &planned.partitions).find(|one| **one >= count) {
+        anyhow::bail!(
+            "the plan has partition {partition}, the cache {count} colors, numbered from 0\n  hint: plan with as many partitions as colors"
+        );
+    }
     Ok(coloring)
 }
 
@@ -365,11 +365,11 @@ fn one_block(request: &Request, means: &Means, block: &mut BlockRecord) -> Resul
     let taken: Vec<u32> = planned.iter().flat_map(|planned| planned.partitions.iter().copied()).collect();
     let colors = |task: usize, count: u32| -> Vec<Color> {
         let own = &planned[task].partitions;
-        let partitions = (1..=count).filter(|partition| match planned[task].requirement {
+        let partitions = (0..count).filter(|partition| match planned[task].requirement {
             Some(_) => own.contains(partition),
             None => !taken.contains(partition),
         });
-        partitions.map(|partition| Color(partition as u16 - 1)).collect()
+        partitions.map(|partition| Color(partition as u16)).collect()
     };
     let of = |task: usize| {
         let coloring = coloring?;

@@ -20,6 +20,7 @@ use isochrome_model::plan::Plan;
 use isochrome_model::plan::allocation::Analyzed;
 use isochrome_model::profile::{self, Profile};
 use isochrome_model::running::Run;
+use isochrome_model::taskset::PLAN_SCHEMA;
 use isochrome_model::watch::Watched;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
@@ -107,7 +108,7 @@ fn all() -> Vec<(String, Value)> {
         of::<isochrome_model::sim::scenario::Outcome>(simulate::SCENARIO_SCHEMA),
         of::<Watched>(watch::WATCHED),
         of::<Profile>(profile::SCHEMA),
-        of::<Plan>(plan::SCHEMA),
+        of::<Plan>(PLAN_SCHEMA),
         of::<Analyzed>(plan::ANALYSIS_SCHEMA),
         of::<recolor::Shown>(coloring_report::SCHEMA),
         of::<recolor::Repair>(recolor::REPAIR_SCHEMA),

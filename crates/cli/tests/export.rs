@@ -12,17 +12,17 @@ use libtest_mimic::Trial;
 
 use trial::{NotRun, Outcome, run as run_trials, trial};
 
-/// A plan of two cores that share a cache of 16 partitions. `b` and `c` share partition 6, which is not between their other partitions. One
+/// A plan of two cores that share a cache of 16 partitions. `b` and `c` share partition 5, which is not between their other partitions. One
 /// name has every character that shells and units misinterpret.
 const PLAN: &str = r#"{
-  "schedulable": true, "method": "cata", "objective": "partitions", "analysis": "kim2013", "partitions_used": 8,
+  "schema": "isochrome-plan/2", "schedulable": true, "method": "cata", "objective": "partitions", "analysis": "kim2013", "partitions_used": 8,
   "utilization": 1.2, "bound": null, "gap": null,
   "cores": [
-    { "cpu": 0, "partitions": [1, 2, 3], "utilization": 0.6,
-      "tasks": [{ "name": "a 'task'; $(rm) % \\", "partitions": [1, 2, 3], "response_ns": 4, "deadline_ns": 5 }] },
-    { "cpu": 1, "partitions": [4, 5, 6, 7, 8], "utilization": 0.6,
-      "tasks": [{ "name": "b", "partitions": [4, 6], "response_ns": 4, "deadline_ns": 5 },
-                { "name": "c", "partitions": [5, 6, 8, 7], "response_ns": 4, "deadline_ns": 5 }] }
+    { "cpu": 0, "partitions": [0, 1, 2], "utilization": 0.6,
+      "tasks": [{ "name": "a 'task'; $(rm) % \\", "partitions": [0, 1, 2], "response_ns": 4, "deadline_ns": 5 }] },
+    { "cpu": 1, "partitions": [3, 4, 5, 6, 7], "utilization": 0.6,
+      "tasks": [{ "name": "b", "partitions": [3, 5], "response_ns": 4, "deadline_ns": 5 },
+                { "name": "c", "partitions": [4, 5, 7, 6], "response_ns": 4, "deadline_ns": 5 }] }
   ],
   "programs": { "cpus": [0, 1], "level": 3, "method": "ways", "tasks": [
     { "name": "a 'task'; $(rm) % \\", "command": ["/bin/echo", "100 %", "$HOME", "say \"it\"", "back\\slash", ""], "period_ns": 5 },
@@ -143,9 +143,9 @@ fn partitions_of_several_ways_and_the_least_mask_are_kept() {
         (&["resctrl", "--ways", "15", "--partitions", "8"], "15 ways"),
         (&["resctrl", "--ways", "16", "--classes", "3"], "classes of service"),
         (&["resctrl", "--ways", "99"], "99 ways"),
-        (&["xen", "--partitions", "7"], "partition 8"),
+        (&["xen", "--partitions", "7"], "has partition 7, and there are 7, numbered from 0"),
         (&["jailhouse", "--ways", "16", "--level", "2"], "level 2"),
-        (&["oci", "--ways", "16", "--partitions", "0"], "partition"),
+        (&["oci", "--ways", "16", "--partitions", "0"], "has partition 0, and there are 0"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let output = export(folder.path(), arguments);

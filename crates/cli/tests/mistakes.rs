@@ -174,7 +174,7 @@ fn prepared() -> TempDir {
     file("broken.json", b"{\"tasks\": [,]}");
     file("noise.bin", b"\xff\xfe\xfd\n");
     file("profile.json", br#"{"schema":"isochrome-profile/1"}"#);
-    file("plan.json", br#"{"schema":"isochrome-plan/1"}"#);
+    file("plan.json", br#"{"schema":"isochrome-plan/2"}"#);
     let of = |key: &str| {
         format!(
             "partitions = 4\nrefill_ns_per_partition = 1000\n{key}\n[[tasks]]\nname = \"control\"\nperiod_ns = 1000000\ndeadline_ns = 1000000\nwcet_ns = [100000, 90000, 80000, 70000]\n"

@@ -22,12 +22,12 @@ fn json_of(output: &Output) -> Value {
 
 #[test]
 fn analyze_prints_table_2_of_the_paper() {
-    // [Kim2013, Table 2]
+    // [Kim2013, Table 2], whose partitions are numbered from 1.
     let sets = [
-        ("p_streamcluster", (1..=8).collect::<Vec<u32>>()),
-        ("p_ferret", vec![1, 2, 3]),
-        ("p_canneal", (1..=8).collect()),
-        ("p_fluidanimate", (4..=8).collect()),
+        ("p_streamcluster", (0..8).collect::<Vec<u32>>()),
+        ("p_ferret", vec![0, 1, 2]),
+        ("p_canneal", (0..8).collect()),
+        ("p_fluidanimate", (3..8).collect()),
     ];
     let tasks: Vec<Value> =
         sets.iter().map(|(name, partitions)| json!({"name": name, "partitions": partitions})).collect();
@@ -67,6 +67,25 @@ fn a_plan_is_an_allocation_that_analyze_accepts() {
             assert_eq!(same.unwrap()["response_ns"], task["response_ns"]);
         }
     }
+}
+
+#[test]
+fn a_plan_of_the_first_version_is_analyzed_and_exported_with_partitions_from_0() {
+    // In the file, task a has partition 2 and task b has 1 and 2: numbers from 1.
+    const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/tests/data/plan-1.json");
+    let set = json!({"refill_ns_per_partition": 100, "partitions": 2, "memory_mib": 4, "cores": 1, "tasks": [
+        {"name": "a", "period_ns": 10_000, "memory_mib": 1, "wcet_ns": [1000, 1000]},
+        {"name": "b", "period_ns": 40_000, "memory_mib": 1, "wcet_ns": [20_000, 8000]}]});
+    let analyzed = isochrome(&["analyze", "-", "--allocation", FIRST, "--json"], &set.to_string());
+    let tasks = json_of(&analyzed)["tasks"].clone();
+    assert_eq!((&tasks[0]["response_ns"], &tasks[1]["response_ns"]), (&json!(1100), &json!(9300)));
+    let exported = isochrome(&["export", "palloc", FIRST], "");
+    let script = String::from_utf8(exported.stdout).unwrap();
+    assert!(script.contains("'1' >") && script.contains("'0-1' >"), "{script}");
+
+    let planned = isochrome(&["plan", "-", "--objective", "utilization"], &set.to_string());
+    let text = String::from_utf8(planned.stdout).unwrap();
+    assert!(text.starts_with("CPU 0  partitions 0-1  utilization"), "{text}");
 }
 
 #[test]
@@ -114,7 +133,7 @@ fn objectives_decide_one_after_the_other() {
 
 #[test]
 fn analyze_tells_how_far_its_verdict_carries() {
-    let sets = [("p_streamcluster", 1..=8), ("p_ferret", 1..=3), ("p_canneal", 1..=8), ("p_fluidanimate", 4..=8)];
+    let sets = [("p_streamcluster", 0..8), ("p_ferret", 0..3), ("p_canneal", 0..8), ("p_fluidanimate", 3..8)];
     let tasks: Vec<Value> =
         sets.into_iter().map(|(name, set)| json!({"name": name, "partitions": set.collect::<Vec<u32>>()})).collect();
     let one = json!({"cores": [{"cpu": 0, "tasks": tasks}]}).to_string();
@@ -142,10 +161,9 @@ fn analyze_tells_how_far_its_verdict_carries() {
     assert!((1_090..1_100).contains(&jump["above_ns"].as_u64().unwrap()), "{jump}");
     assert!(core["fewest_partitions"].as_u64().unwrap() <= 8);
 
-    let on =
-        |name: &str, set: std::ops::RangeInclusive<u32>| json!({"name": name, "partitions": set.collect::<Vec<u32>>()});
-    let first = json!({"cpu": 0, "tasks": [on("p_streamcluster", 1..=8), on("p_ferret", 1..=3)]});
-    let second = json!({"cpu": 1, "tasks": [on("p_canneal", 9..=16), on("p_fluidanimate", 12..=16)]});
+    let on = |name: &str, set: std::ops::Range<u32>| json!({"name": name, "partitions": set.collect::<Vec<u32>>()});
+    let first = json!({"cpu": 0, "tasks": [on("p_streamcluster", 0..8), on("p_ferret", 0..3)]});
+    let second = json!({"cpu": 1, "tasks": [on("p_canneal", 8..16), on("p_fluidanimate", 11..16)]});
     let two = json!({"cores": [first, second]}).to_string();
     let drawn = isochrome(&["analyze", file, "--allocation", "-", "--svg", drawing], &two);
     assert_eq!(drawn.status.code(), Some(0), "{}", String::from_utf8_lossy(&drawn.stderr));
@@ -164,7 +182,7 @@ fn audsley_finds_priorities_where_those_of_the_deadlines_fail() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("set.json");
     std::fs::write(&file, set.to_string()).unwrap();
-    let allocation = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[1]},{"name":"b","partitions":[2]}]}]}"#;
+    let allocation = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[0]},{"name":"b","partitions":[1]}]}]}"#;
     let run = |how: &str| {
         isochrome(&["analyze", file.to_str().unwrap(), "--allocation", "-", "--json", "--priorities", how], allocation)
     };
@@ -191,7 +209,7 @@ fn ten_thousand_tasks_are_analyzed_and_refused_by_the_planner_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("set.json");
     std::fs::write(&file, set.to_string()).unwrap();
-    let members: Vec<Value> = (0..10_000).map(|index| json!({"name": name(index), "partitions": [1]})).collect();
+    let members: Vec<Value> = (0..10_000).map(|index| json!({"name": name(index), "partitions": [0]})).collect();
     let core = |(cpu, tasks): (usize, &[Value])| json!({"cpu": cpu, "tasks": tasks});
     let cores: Vec<Value> = members.chunks(40).enumerate().map(core).collect();
     let allocation = json!({"cores": cores}).to_string();
@@ -232,7 +250,7 @@ fn a_lock_is_charged_with_the_footprint_of_its_holder_or_refused() {
         .to_string()
     };
     let on = |name: &str, partition: u32| json!({"name": name, "partitions": [partition]});
-    let allocation = json!({"cores": [{"cpu": 0, "tasks": [on("t1", 1), on("t2", 2), on("t3", 1)]}]}).to_string();
+    let allocation = json!({"cores": [{"cpu": 0, "tasks": [on("t1", 0), on("t2", 1), on("t3", 0)]}]}).to_string();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("set.json");
     let analyzed = |set: String| {
@@ -322,7 +340,7 @@ fn bounds_that_rest_on_lru_are_inconclusive_where_the_cache_was_measured_not_to_
     let mut used: Vec<u64> =
         tasks.iter().flat_map(|task| task["partitions"].as_array().unwrap()).map(|it| it.as_u64().unwrap()).collect();
     used.sort_unstable();
-    assert_eq!(used, [1, 2, 3]);
+    assert_eq!(used, [0, 1, 2]);
 }
 
 #[test]
@@ -338,27 +356,27 @@ fn analyze_gives_tasks_that_share_no_bound_if_any_policy_may_replace() {
     let on = |name: &str, partitions: &[u32]| json!({"name": name, "partitions": partitions});
     let analyzed = |c: &[u32], more: &[&str]| {
         let allocation =
-            json!({"cores": [{"cpu": 0, "tasks": [on("a", &[1]), on("b", &[2]), on("c", c)]}]}).to_string();
+            json!({"cores": [{"cpu": 0, "tasks": [on("a", &[0]), on("b", &[1]), on("c", c)]}]}).to_string();
         isochrome(&[&["analyze", &set, "--allocation", "-"], more].concat(), &allocation)
     };
     let any = ["--replacement", "any", "--machine", &random];
-    let shared = analyzed(&[2, 3], &[&any[..], &["--json"]].concat());
+    let shared = analyzed(&[1, 2], &[&any[..], &["--json"]].concat());
     let result = json_of(&shared);
     assert_eq!((shared.status.code(), &result["without_bound"]), (Some(2), &json!(["b", "c"])));
     let responses: Vec<bool> =
         result["tasks"].as_array().unwrap().iter().map(|task| task["response_ns"].is_u64()).collect();
     assert_eq!(responses, [true, false, false]);
-    let text = String::from_utf8(analyzed(&[2, 3], &any).stdout).unwrap();
+    let text = String::from_utf8(analyzed(&[1, 2], &any).stdout).unwrap();
     assert!(text.contains("no bound for b, c and what they delay: they share partitions"), "{text}");
     assert!(text.contains("would mend it: 3 partitions for the core, allocated anew"), "{text}");
-    assert_eq!(analyzed(&[3], &any).status.code(), Some(0));
+    assert_eq!(analyzed(&[2], &any).status.code(), Some(0));
 
     // By the same measurement bounds that assume LRU are inconclusive, where they charge refills.
     let lru = ["--machine", &random, "--json"];
-    let contradicted = analyzed(&[2, 3], &lru);
+    let contradicted = analyzed(&[1, 2], &lru);
     assert_eq!(contradicted.status.code(), Some(3));
     assert_eq!(json_of(&contradicted)["contradicted"]["tasks"], json!(["b", "c"]));
-    assert_eq!(analyzed(&[3], &lru).status.code(), Some(0));
+    assert_eq!(analyzed(&[2], &lru).status.code(), Some(0));
 }
 
 /// Returns a task set of one task, with C = 40 and D = T = 100, on a CPU of which at most `withheld_ns` are withheld of any 200 ns.
@@ -417,7 +435,7 @@ fn where_the_supply_is_the_reason_for_a_missed_deadline_plan_and_analyze_say_so(
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("set.json");
     std::fs::write(&file, with_supply(70)).unwrap();
-    let allocation = json!({"cores": [{"cpu": 0, "tasks": [{"name": "a", "partitions": [1]}]}]}).to_string();
+    let allocation = json!({"cores": [{"cpu": 0, "tasks": [{"name": "a", "partitions": [0]}]}]}).to_string();
     let analyzed = isochrome(&["analyze", file.to_str().unwrap(), "--allocation", "-"], &allocation);
     let message = String::from_utf8_lossy(&analyzed.stderr).into_owned();
     assert_eq!(analyzed.status.code(), Some(2));

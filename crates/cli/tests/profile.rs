@@ -161,9 +161,7 @@ fn no_schedule_of_the_robots_set_on_a_modeled_machine_exceeds_its_bounds() {
     let plan: Plan = serde_json::from_value(json_in(&folder.path().join("plan.json"))).unwrap();
     assert_eq!(plan.cores.len(), 1);
     let index_of = |name: &str| set.tasks().iter().position(|task| task.name == name).unwrap();
-    let on_core = |task: &TaskPlan| {
-        core_task(&set, index_of(&task.name), task.partitions.iter().map(|partition| partition - 1).collect())
-    };
+    let on_core = |task: &TaskPlan| core_task(&set, index_of(&task.name), task.partitions.iter().copied().collect());
     let core: Vec<CoreTask> = plan.cores[0].tasks.iter().map(on_core).collect();
     let bounds: Vec<u64> = plan.cores[0].tasks.iter().map(|task| task.response_ns.unwrap()).collect();
     let charges = Charges::of(&set);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use isochrome_model::plan::Plan;
 use pyo3::prelude::*;
 
 use crate::convert::{to_python, wrong};
@@ -10,6 +11,12 @@ use crate::convert::{to_python, wrong};
 #[pyfunction]
 pub fn evidence<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     to_python(py, &isochrome_model::evidence::Evidence::read(text).map_err(wrong)?)
+}
+
+/// Parses a plan from JSON text of any version, and returns it as plain Python in the present version, with partitions from 0.
+#[pyfunction]
+pub fn plan_document<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    to_python(py, &serde_json::from_str::<Plan>(text).map_err(wrong)?)
 }
 
 macro_rules! schemas {

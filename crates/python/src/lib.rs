@@ -18,7 +18,7 @@ mod _isochrome {
     #[pymodule_export]
     use super::convert::IsochromeError;
     #[pymodule_export]
-    use super::document::{evidence, schemas};
+    use super::document::{evidence, plan_document, schemas};
     #[pymodule_export]
     use super::generator::{Generator, plan_batch, proportion_interval, uniformity};
     #[pymodule_export]

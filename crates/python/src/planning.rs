@@ -224,7 +224,7 @@ fn ms(time_ns: u64) -> String {
 /// Returns bounds for every task of a set under an allocation, with the parts that they consist of.
 ///
 /// `allocation`: a `Plan`, or a dictionary with `cores`, each with `cpu` and `tasks`, each with `name` and `partitions`,
-/// numbered from 1. `analysis`: the name of a response-time analysis, as `isochrome analyze --help` lists them. Returns one dictionary
+/// numbered from 0. `analysis`: the name of a response-time analysis, as `isochrome analyze --help` lists them. Returns one dictionary
 /// for each task, with times in ns; `response_ns` is `None` if the bound exceeds the deadline.
 ///
 /// ```python
@@ -266,8 +266,8 @@ fn allocation_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
 /// Returns bounds for every task of many cores, in ns; -1 if a bound exceeds the deadline.
 ///
 /// `wcet_ns`, `period_ns`, `deadline_ns`: sets x tasks, every row highest priority first. Without `deadline_ns`, deadlines are
-/// the periods. `partitions`: bit masks of the partitions of each task, sets x tasks; for more than 64 partitions, sets x tasks
-/// x words of 64 bits. Without `partitions`, tasks have no cache. `useful`: masks of the partitions that a task uses again
+/// the periods. `partitions`: bit masks of the partitions of each task, bit p for partition p, sets x tasks; for more than 64
+/// partitions, sets x tasks x words of 64 bits. Without `partitions`, tasks have no cache. `useful`: masks of the partitions that a task uses again
 /// after a preemption; without it, all its partitions. `refill_ns`: the time to refill one partition; `switch_ns`,
 /// `release_interrupt_ns`, `preemption_ns`: costs of each switch, release and preemption, in ns. `threads`: number of CPUs to use.
 ///
@@ -465,8 +465,9 @@ impl Plan {
     }
 
     fn _repr_html_(&self) -> String {
-        let most = self.0.cores.iter().flat_map(|core| &core.partitions).max().copied().unwrap_or(1);
-        format!("<p>{}</p>{}", escaped(&self.__repr__()), planner::color_map(&self.0, most))
+        let highest = self.0.cores.iter().flat_map(|core| &core.partitions).max();
+        let partitions = highest.map_or(1, |highest| highest + 1);
+        format!("<p>{}</p>{}", escaped(&self.__repr__()), planner::color_map(&self.0, partitions))
     }
 }
 

@@ -204,6 +204,20 @@ def test_several_documents_on_lines_are_rows(tmp_path):
         _ = evidence.fields
 
 
+def test_plans_and_analyses_of_the_first_version_have_partitions_from_0():
+    plan = Evidence(REPOSITORY / "crates/model/tests/data/plan-1.json")
+    assert plan.schema == "isochrome-plan/1" and plan.fields["schema"] == "isochrome-plan/2"
+    frames = plan.to_polars()
+    assert frames["plan.cores.partitions"]["value"].to_list() == [0, 1]
+    assert frames["plan.cores.tasks.partitions"]["value"].to_list() == [1, 0, 1]
+    assert frames["plan.cores.recurrence.tasks.useful"]["value"].to_list() == [1, 0, 1]
+    check_nothing_is_lost(plan)
+    made = document(SCHEMAS["analysis"], 0) | {"schema": "isochrome-analysis/1", "overfull_partitions": [1, 4]}
+    analysis = Evidence.from_text(json.dumps(made))
+    assert analysis.fields["schema"] == "isochrome-analysis/2" and analysis.fields["overfull_partitions"] == [0, 3]
+    jsonschema.validate(analysis.fields, SCHEMAS["analysis"])
+
+
 def test_units_are_in_names_or_beside_them():
     evidence = Evidence(REPOSITORY / "docs/results/evidence/filter.json")
     units = {(name, column.name): column.unit for name in evidence.to_polars() for column in evidence.columns(name)}

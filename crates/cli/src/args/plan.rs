@@ -93,7 +93,7 @@ pub struct AnalyzeOptions {
     /// The task set to analyze.
     #[command(flatten)]
     pub file: TaskSetFile,
-    /// Allocation of tasks to cores and partitions: a plan, or its `cores`; `-` for standard input
+    /// Allocation of tasks to cores and partitions, from 0: a plan, or its `cores`; `-` for standard input
     #[arg(long, value_name = "FILE")]
     pub allocation: PathBuf,
     /// Print JSON
@@ -119,7 +119,7 @@ pub struct ExportOptions {
     /// Cache level to divide [default: that of the plan, or 3]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
-    /// Number of partitions of one cache [default: its number of ways; with colors, the highest partition in the plan]
+    /// Number of partitions of one cache [default: its number of ways; with colors, one more than the highest partition in the plan]
     #[arg(long, value_name = "N")]
     pub partitions: Option<u32>,
     /// Number of the cache that serves each core of the plan, in order; a single number is for all cores

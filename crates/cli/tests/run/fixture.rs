@@ -59,7 +59,7 @@ impl Fixture {
             std::iter::once(program).chain(words.iter().map(|word| (*word).to_owned())).collect();
         Task {
             plan: json!({
-                "name": name, "partitions": [1], "response_ns": bound_us * 1000, "deadline_ns": period_us * 1000,
+                "name": name, "partitions": [0], "response_ns": bound_us * 1000, "deadline_ns": period_us * 1000,
                 "no_interference_ns": bound_us * 900, "wcet_ns": 30_000, "utilization": 0.1,
             }),
             program: json!({
@@ -76,14 +76,14 @@ impl Fixture {
 
     pub fn plan(&self, method: &str, mut tasks: Vec<Task>) -> PathBuf {
         for (index, task) in tasks.iter_mut().enumerate() {
-            task.plan["partitions"] = json!([4 * index + 1, 4 * index + 2, 4 * index + 3, 4 * index + 4]);
+            task.plan["partitions"] = json!((4 * index..4 * index + 4).collect::<Vec<_>>());
         }
         let (planned, programs): (Vec<Value>, Vec<Value>) =
             tasks.into_iter().map(|task| (task.plan, task.program)).unzip();
         let plan = json!({
-            "schedulable": true, "method": "optimal", "objective": "partitions", "analysis": "kim2013",
+            "schema": "isochrome-plan/2", "schedulable": true, "method": "optimal", "objective": "partitions", "analysis": "kim2013",
             "partitions_used": 4, "utilization": 0.1, "bound": null, "gap": null,
-            "cores": [{"cpu": self.cpu, "partitions": [1, 2, 3, 4], "utilization": 0.1, "tasks": planned}],
+            "cores": [{"cpu": self.cpu, "partitions": [0, 1, 2, 3], "utilization": 0.1, "tasks": planned}],
             "programs": {"cpus": [self.cpu], "level": 2, "method": method, "tasks": programs},
         });
         let path = self.path("plan.json");

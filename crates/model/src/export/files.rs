@@ -21,7 +21,7 @@ pub fn write(plan: &Plan, target: Target, cache: &Cache, partitions: u32) -> Res
         return Err(ExportError::Empty);
     }
     for (_, _, task) in plan.placed() {
-        if let Some(partition) = task.partitions.iter().find(|partition| !(1..=partitions).contains(*partition)) {
+        if let Some(partition) = task.partitions.iter().find(|partition| **partition >= partitions) {
             return Err(ExportError::Partition { task: task.name.clone(), partition: *partition, count: partitions });
         }
     }
@@ -43,15 +43,11 @@ pub fn write(plan: &Plan, target: Target, cache: &Cache, partitions: u32) -> Res
     })
 }
 
-/// Formats partitions as a list of colors, numbered from 0.
+/// Formats partitions as a list of colors.
 fn colors(partitions: &[u32]) -> String {
-    format_list(&from_zero(partitions))
-}
-
-fn from_zero(partitions: &[u32]) -> Vec<u32> {
-    let mut colors: Vec<u32> = partitions.iter().map(|partition| partition - 1).collect();
+    let mut colors = partitions.to_vec();
     colors.sort_unstable();
-    colors
+    format_list(&colors)
 }
 
 /// Replaces all characters of a name that have a meaning in a shell, a file system or a unit file.
@@ -223,8 +219,8 @@ fn xen(core: &CorePlan) -> File {
 fn bao(core: &CorePlan) -> Result<File, ExportError> {
     let bit = |what, number| 1u64.checked_shl(number).ok_or(ExportError::Mask { what, number, bits: u64::BITS });
     let mut mask = 0;
-    for color in from_zero(&core.partitions) {
-        mask |= bit("color", color)?;
+    for color in &core.partitions {
+        mask |= bit("color", *color)?;
     }
     let text = format!(
         "/* Virtual machine for the tasks of CPU {}: {} */\n.colors = {mask:#x},\n.platform = {{ .cpu_num = 1 }},\n.cpu_affinity = {:#x},\n",
@@ -317,11 +313,11 @@ mod tests {
 
     #[test]
     fn a_cpu_that_fits_no_mask_is_not_called_a_color() {
-        let core = CorePlan { cpu: 64, partitions: vec![1], utilization: 0.1, tasks: Vec::new(), recurrence: None };
+        let core = CorePlan { cpu: 64, partitions: vec![0], utilization: 0.1, tasks: Vec::new(), recurrence: None };
         let refused = |core: &CorePlan| bao(core).unwrap_err().to_string();
         assert_eq!(refused(&core), "CPU 64 does not fit a mask of 64 bits");
         assert_eq!(
-            refused(&CorePlan { cpu: 0, partitions: vec![65], ..core }),
+            refused(&CorePlan { cpu: 0, partitions: vec![64], ..core }),
             "color 64 does not fit a mask of 64 bits"
         );
     }

@@ -1,8 +1,8 @@
 //! Exports of a plan to other systems: those that give cache ways to programs (resctrl, OCI, pqos, systemd), and those that give page
 //! colors or ways to virtual machines and cells (Xen, Bao, Jailhouse) or to control groups (PALLOC).
 //!
-//! A plan numbers partitions from 1; other systems number colors and ways from 0. Colors keep their order. Ways are renumbered, because
-//! most processors accept only consecutive ways and partitions are interchangeable: see [`ways::arrange`].
+//! A partition of the plan is the color of the same number. Ways are renumbered, because most processors accept only consecutive ways and
+//! partitions are interchangeable: see [`ways::arrange`].
 
 mod files;
 pub mod ways;
@@ -76,7 +76,9 @@ pub enum ExportError {
         tasks: Vec<String>,
     },
     /// The plan uses a partition that does not exist.
-    #[error("partition {partition} of task `{task}` is not one of 1 to {count}\n  hint: say how many the cache has")]
+    #[error(
+        "task `{task}` has partition {partition}, and there are {count}, numbered from 0\n  hint: say how many the cache has"
+    )]
     Partition {
         /// Name of the task that uses the partition.
         task: String,

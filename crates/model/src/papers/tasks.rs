@@ -192,7 +192,8 @@ impl Reservation {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Core {
-    /// Tasks: name, execution time in us, period in ms, and first and last partition.
+    /// Tasks: name, execution time in us, period in ms, and first and last partition. The paper numbers partitions from 1; bounds depend only
+    /// on which partitions are the same.
     tasks: Vec<(String, u64, u64, u32, u32)>,
     /// Time to refill a partition, in ns.
     refill_ns: u64,

@@ -35,7 +35,7 @@ pub struct Analyzed {
     pub(super) refills: Vec<WithRefill>,
     /// Sensitivity of each core, except for cores with very many tasks.
     pub(super) cores: Vec<Sensitivity>,
-    /// Partitions whose memory is too small for their tasks, numbered from 1.
+    /// Partitions whose memory is too small for their tasks, numbered from 0.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overfull_partitions: Vec<u32>,
     /// Tasks that would refill partitions, for which nothing limits how often they miss, as any policy may replace. Neither these nor the tasks

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn bounds_that_charge_no_refill_are_not_contradicted() {
-        let text = r#"{"cores":[{"tasks":[{"name":"a","partitions":[1]},{"name":"b","partitions":[2]},{"name":"c","partitions":[1,3]}]}]}"#;
+        let text = r#"{"cores":[{"tasks":[{"name":"a","partitions":[0]},{"name":"b","partitions":[1]},{"name":"c","partitions":[0,2]}]}]}"#;
         let contradicted = |set: &TaskSet, analysis| {
             let (allocated, _) = allocation(text, set).unwrap();
             let cores = Core::all(set, &allocated, analysis);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn an_allocation_that_shares_is_named_and_has_no_bound_if_any_policy_may_replace() {
-        let text = r#"{"cores":[{"tasks":[{"name":"a","partitions":[1]},{"name":"b","partitions":[2]},{"name":"c","partitions":[1,3]}]}]}"#;
+        let text = r#"{"cores":[{"tasks":[{"name":"a","partitions":[0]},{"name":"b","partitions":[1]},{"name":"c","partitions":[0,2]}]}]}"#;
         let analyzed = |replacement, test| {
             let set = set(replacement);
             let (allocated, _) = allocation(text, &set).unwrap();

@@ -38,9 +38,9 @@ pub fn color_map(plan: &Plan, partitions: u32) -> String {
             ({ y += ROW; html! {} })
             @for (index, task) in core.tasks.iter().enumerate() {
                 text x="8" y=(y + 15.0) { (task.name) }
-                @for partition in 1..=partitions {
+                @for partition in 0..partitions {
                     @let used = task.partitions.contains(&partition);
-                    rect x=(LABEL + f64::from(partition - 1) * CELL) y=(y + 2.0) width=(CELL - 2.0) height=(ROW - 4.0)
+                    rect x=(LABEL + f64::from(partition) * CELL) y=(y + 2.0) width=(CELL - 2.0) height=(ROW - 4.0)
                         fill=(if used { COLORS[index % COLORS.len()] } else if core.partitions.contains(&partition) { "#e8e8e8" } else { "#f8f8f8" }) {
                         title { (task.name) ", partition " (partition) (if used { "" } else { ": not used" }) }
                     }

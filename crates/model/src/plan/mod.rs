@@ -7,6 +7,7 @@ mod contradicted;
 mod draw;
 mod error;
 mod explain;
+mod file;
 mod heuristics;
 mod optimal;
 mod search;
@@ -112,7 +113,9 @@ pub struct Progress {
 }
 
 /// Plan of a task set: the core and the partitions of every task, and bounds on the response times.
+// `remote` keeps the derived code for `file`, which adds the schema and reads plans of all versions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(remote = "Self")]
 pub struct Plan {
     /// Whether every task has a core and meets its deadline.
     pub schedulable: bool,
@@ -149,8 +152,8 @@ pub struct Plan {
     /// Names of the tasks without a core.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unplaced: Vec<String>,
-    /// Programs to run, if the task set names them. The `cpu` of a core is then the CPU on which it runs, and partition `p` is page color
-    /// `p - 1` of the cache level.
+    /// Programs to run, if the task set names them. The `cpu` of a core is then the CPU on which it runs, and partition `p` is page color `p`
+    /// of the cache level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programs: Option<Programs>,
     /// Machine on which the execution times were measured ([`fingerprint`](crate::machine::Machine::fingerprint)). The bounds hold on no
@@ -189,7 +192,7 @@ pub struct Goal {
 pub struct CorePlan {
     /// Number of the core, from 0; in a plan with programs, number of the CPU.
     pub cpu: u32,
-    /// Partitions of the core, numbered from 1.
+    /// Partitions of the core, numbered from 0.
     pub partitions: Vec<u32>,
     /// Utilization of the core. [Kim2013, eq. 1]
     pub utilization: f64,
@@ -206,7 +209,7 @@ pub struct CorePlan {
 pub struct TaskPlan {
     /// Name of the task.
     pub name: String,
-    /// Partitions of the task, numbered from 1.
+    /// Partitions of the task, numbered from 0.
     pub partitions: Vec<u32>,
     /// Bound on the response time, in ns; absent if it exceeds the deadline.
     pub response_ns: Option<u64>,
@@ -322,7 +325,6 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
         let mut ordered = members.clone();
         ordered.sort_by_key(|&(task, _)| set.rank(task));
         let core: Vec<CoreTask> = core_tasks(set, members);
-        let numbers = |partitions: &PartitionSet| partitions.iter().map(|partition| partition + 1).collect::<Vec<_>>();
         let all = ordered.iter().fold(PartitionSet::default(), |all, (_, partitions)| all.union(partitions));
         let undisturbed = analyze(&core, conditions, Analysis::NoInterference);
         let bounds = analyze(&core, conditions, analysis).into_iter().zip(undisturbed);
@@ -332,7 +334,7 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
         let tasks =
             ordered.iter().zip(found).map(|((task, partitions), ((bound, undisturbed), (own, share)))| TaskPlan {
                 name: set.tasks()[*task].name.clone(),
-                partitions: numbers(partitions),
+                partitions: Vec::from(*partitions),
                 response_ns: bound.verdict.response_ns(),
                 no_interference_ns: undisturbed.verdict.response_ns(),
                 deadline_ns: set.tasks()[*task].deadline_ns,
@@ -341,7 +343,7 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
             });
         plans.push(CorePlan {
             cpu,
-            partitions: numbers(&all),
+            partitions: Vec::from(all),
             tasks: tasks.collect(),
             utilization: utilization(&core, charges),
             recurrence: Some(Recurrence { analysis, charges, tasks: core }),
@@ -350,18 +352,16 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
     plans
 }
 
-/// Returns the first partition, numbered from 1, whose memory is too small for what its tasks take of it; `None` if there is none.
+/// Returns the first partition whose memory is too small for what its tasks take of it; `None` if there is none.
 /// [Kim2013, eq. 3]
 pub fn overfull_partition(set: &TaskSet, members: &[(usize, PartitionSet)]) -> Option<u32> {
-    (0..set.platform().partitions)
-        .find(|&partition| {
-            let users = members.iter().filter(|(_, partitions)| partitions.contains(partition));
-            let taken = users
-                .map(|&(task, partitions)| set.memory_per_partition(task, partitions.len()))
-                .fold(0, u64::saturating_add);
-            taken > set.capacity()
-        })
-        .map(|partition| partition + 1)
+    (0..set.platform().partitions).find(|&partition| {
+        let users = members.iter().filter(|(_, partitions)| partitions.contains(partition));
+        let taken = users
+            .map(|&(task, partitions)| set.memory_per_partition(task, partitions.len()))
+            .fold(0, u64::saturating_add);
+        taken > set.capacity()
+    })
 }
 
 #[cfg(test)]

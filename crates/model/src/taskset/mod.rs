@@ -6,6 +6,7 @@
 mod check;
 pub mod generate;
 pub(crate) mod locks;
+mod numbering;
 pub mod partitions;
 pub mod programs;
 pub mod read;
@@ -23,6 +24,7 @@ use crate::units::{Bytes, CpuId};
 use check::{check_platform, check_task, complete_curve};
 pub use locks::{Hold, Holds, LOCKS_MAX, Lock};
 use locks::{check_locks, numbered};
+pub use numbering::{Numbering, PLAN_SCHEMA, UnknownSchema};
 pub use partitions::{PARTITIONS_MAX, PartitionSet};
 pub use refills::{RefillChoice, RefillKind, Refills};
 

@@ -10,7 +10,7 @@ pub const PARTITIONS_MAX: u32 = 1024;
 /// Number of words of a [`PartitionSet`].
 pub(crate) const WORDS: usize = PARTITIONS_MAX as usize / 64;
 
-/// A set of partitions, numbered from 0 here and from 1 in files, as in \[Kim2013\].
+/// A set of partitions, numbered from 0.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<u32>", into = "Vec<u32>")]
 #[schemars(with = "Vec<u32>")]
@@ -79,9 +79,9 @@ impl PartitionSet {
 }
 
 impl From<PartitionSet> for Vec<u32> {
-    /// Returns the numbers of the partitions as in files, from 1.
+    /// Returns the numbers of the partitions, ascending.
     fn from(set: PartitionSet) -> Self {
-        set.iter().map(|partition| partition + 1).collect()
+        set.iter().collect()
     }
 }
 
@@ -89,10 +89,9 @@ impl TryFrom<Vec<u32>> for PartitionSet {
     type Error = String;
 
     fn try_from(numbers: Vec<u32>) -> Result<Self, String> {
-        let known = |number: &u32| (1..=PARTITIONS_MAX).contains(number);
-        match numbers.iter().find(|number| !known(number)) {
-            Some(number) => Err(format!("{number} is not a partition from 1 to {PARTITIONS_MAX}")),
-            None => Ok(numbers.into_iter().map(|number| number - 1).collect()),
+        match numbers.iter().find(|number| **number >= PARTITIONS_MAX) {
+            Some(number) => Err(format!("{number} is not a partition from 0 to {}", PARTITIONS_MAX - 1)),
+            None => Ok(numbers.into_iter().collect()),
         }
     }
 }

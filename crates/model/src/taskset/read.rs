@@ -459,7 +459,7 @@ wcet_ns = 5
     #[test]
     fn no_damaged_file_makes_the_readers_panic_or_the_analyses_of_what_they_accept() {
         let set = read(FILE).unwrap();
-        let allocated = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[1,2],"useful":[1]}]}]}"#;
+        let allocated = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[0,1],"useful":[0]}]}]}"#;
         let mut random = fastrand::Rng::with_seed(4);
         let pieces = [
             "-",

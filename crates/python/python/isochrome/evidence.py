@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isochrome._isochrome import IsochromeError, evidence, schemas
+from isochrome._isochrome import IsochromeError, evidence, plan_document, schemas
 from isochrome._tables import Column, Table, Tables
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Evidence:
 
     `to_pandas()` and `to_polars()` give all of it as frames, by one rule for all schemas:
 
-    - The frame named after the schema, such as `plan` for `isochrome-plan/1`, has one row: the fields of the document. Objects in it
+    - The frame named after the schema, such as `plan` for `isochrome-plan/2`, has one row: the fields of the document. Objects in it
       become columns with dots, such as `costs.switch_ns`.
     - Every array is a frame of its own with a row for each element, such as `plan.cores.tasks`. Its columns `plan.cores.index` and
       `plan.cores.tasks.index` say which element of which, counted from 0; frames are joined on them. Numbers and texts in an array are
@@ -49,7 +49,7 @@ class Evidence:
 
     #: The file that was read; for text, where it would be.
     path: Path
-    #: The schema that the document names, such as `isochrome-plan/1`.
+    #: The schema that the document names, such as `isochrome-plan/2`.
     schema: str
     #: The documents as they are: dictionaries, lists, texts, numbers. One, but for a file with one on each line.
     documents: list[dict[str, Any]]
@@ -58,8 +58,8 @@ class Evidence:
         """Reads a file, or a folder's `evidence.json`, or the one document that is there. A file may have several of one schema, each on
         a line, as `map --watch --json` prints them.
 
-        Raises IsochromeError if it is no JSON of isochrome, or of a version of its schema that this package does not read. Evidence is
-        read in its first version, too.
+        Raises IsochromeError if it is no JSON of isochrome, or of a version of its schema that this package does not read. Evidence,
+        plans and analyses are read in their first version, too; `documents` then has the present one, which numbers partitions from 0.
         """
         path = Path(path)
         self.path = _document_in(path) if path.is_dir() else path
@@ -177,7 +177,7 @@ def read_evidence(path: str | PathLike[str]) -> Evidence:
 
 
 def _name(schema: str) -> str:
-    """`plan` of `isochrome-plan/1`."""
+    """`plan` of `isochrome-plan/2`."""
     return schema.removeprefix("isochrome-").partition("/")[0]
 
 
@@ -234,9 +234,17 @@ def _checked(document: dict[str, Any], schema: str) -> dict[str, Any]:
         # The tool's own reader checks it, and brings the first version into the form of the present one.
         read: dict[str, Any] = evidence(json.dumps(document))
         return document if found == _schema("evidence")["title"] else read
+    if found == "isochrome-plan/1":
+        # Its partitions are numbered from 1.
+        plan: dict[str, Any] = plan_document(json.dumps(document))
+        return plan
     if _name(found) not in schemas():
         raise IsochromeError(f"{found}: is not a schema that this version knows\n  hint: it knows {', '.join(schemas())}")
     known = _schema(_name(found))["title"]
+    if found == "isochrome-analysis/1":
+        # Its partitions are numbered from 1, too.
+        overfull = [number - 1 for number in document.get("overfull_partitions", [])]
+        return document | {"schema": known} | ({"overfull_partitions": overfull} if overfull else {})
     if found != known:
         raise IsochromeError(f"{found}: this version reads {known}\n  hint: make it anew, or read it with the version that wrote it")
     return document

@@ -65,10 +65,7 @@ impl Case {
         let made = plan::plan(&set, &Request { method, ..Request::default() }).ok()?;
         let of = random.choice(&made.cores)?;
         let index = |name: &str| set.tasks().iter().position(|task| task.name == name);
-        let members = of.tasks.iter().map(|task| {
-            let partitions: PartitionSet = task.partitions.iter().map(|number| number - 1).collect();
-            Some((index(&task.name)?, partitions))
-        });
+        let members = of.tasks.iter().map(|task| Some((index(&task.name)?, task.partitions.iter().copied().collect())));
         let core = core_tasks(&set, &members.collect::<Option<Vec<_>>>()?);
         Some(Case { analyzed: core.clone(), core, charges: Charges::of(&set), withheld: Vec::new() })
     }

@@ -112,7 +112,7 @@ fn recheck(set: &TaskSet, plan: &Plan) {
     let mut placed = std::collections::BTreeSet::new();
     for core in &plan.cores {
         let members: Vec<(usize, PartitionSet)> =
-            core.tasks.iter().map(|task| (find(&task.name), task.partitions.iter().map(|p| p - 1).collect())).collect();
+            core.tasks.iter().map(|task| (find(&task.name), task.partitions.iter().copied().collect())).collect();
         placed.extend(members.iter().map(|(task, _)| *task));
         assert!(core.cpu < set.platform().cores);
         assert_eq!(overfull_partition(set, &members), None);

@@ -6,7 +6,7 @@ use super::ReadError;
 use super::fields::{Fields, number, wrong};
 use super::values::parse;
 use crate::taskset::locks::shared_lock_where;
-use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Scope, TaskSet};
+use crate::taskset::{CORE_TASKS_MAX, Numbering, PartitionSet, Scope, TaskSet};
 
 /// A task of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +22,13 @@ pub struct Allotted {
 /// The tasks of each core with their partitions: `(cpu, tasks)` in the order of the file.
 pub type Allocation = Vec<(u32, Vec<Allotted>)>;
 
-/// Reads an allocation for `set`: the `cores` of a plan. Also returns warnings about tasks that are left out.
+/// Reads an allocation for `set`: a plan of any version, or only its `cores` with partitions from 0. Also returns warnings about tasks that are
+/// left out.
 pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>), ReadError> {
     let root = parse(text)?;
     let file = Fields::of(String::new(), &root)?;
+    let schema = file.text("schema")?;
+    let numbering = Numbering::of_plan(schema.as_deref()).map_err(|error| file.wrong("schema", error.to_string()))?;
     let mut allocation: Allocation = Vec::new();
     let mut cpu_of: Vec<Option<u32>> = vec![None; set.tasks().len()];
     let mut owners: Vec<Option<u32>> = vec![None; set.platform().partitions as usize];
@@ -48,19 +51,20 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
             if let Some(other) = cpu_of[task].replace(cpu) {
                 return Err(wrong(member.at, member.named("name"), format!("`{name}` is on CPU {other} already")));
             }
-            let partitions = partitions(&member, "partitions", set)?;
+            let partitions = partitions(&member, "partitions", set, numbering)?;
             for partition in partitions.iter() {
                 let owner = owners[partition as usize].get_or_insert(cpu);
                 if *owner != cpu && set.platform().scope == Scope::Shared {
-                    let problem = format!(
-                        "partition {} belongs to CPU {owner} already; cores do not share partitions",
-                        partition + 1
-                    );
+                    let problem =
+                        format!("partition {partition} belongs to CPU {owner} already; cores do not share partitions");
                     return Err(wrong(member.at, member.named("partitions"), problem));
                 }
             }
-            let useful =
-                if member.get("useful").is_some() { self::partitions(&member, "useful", set)? } else { partitions };
+            let useful = if member.get("useful").is_some() {
+                self::partitions(&member, "useful", set, numbering)?
+            } else {
+                partitions
+            };
             if useful.union(&partitions) != partitions {
                 return Err(wrong(member.at, member.named("useful"), "names partitions that are not the task's"));
             }
@@ -90,20 +94,18 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
     Ok((allocation, warnings))
 }
 
-fn partitions(member: &Fields, name: &str, set: &TaskSet) -> Result<PartitionSet, ReadError> {
+fn partitions(member: &Fields, name: &str, set: &TaskSet, numbering: Numbering) -> Result<PartitionSet, ReadError> {
     let most = set.platform().partitions;
     let mut partitions = PartitionSet::default();
-    for (index, spanned) in member.list(name, "numbers of partitions, from 1")?.iter().enumerate() {
+    for (index, spanned) in member.list(name, "numbers of partitions, from 0")?.iter().enumerate() {
         let path = format!("{}[{index}]", member.named(name));
-        let partition = number(spanned, &path)?;
-        if partition == 0 || partition > u64::from(most) {
-            return Err(wrong(
-                spanned.at,
-                path,
-                format!("{partition} is not a partition: they are numbered 1 to {most}"),
-            ));
-        }
-        partitions.insert(partition as u32 - 1);
+        let number = number(spanned, &path)?;
+        let partition = u32::try_from(number).ok().and_then(|number| numbering.partition(number));
+        let Some(partition) = partition.filter(|partition| *partition < most) else {
+            let problem = format!("{number} is not a partition: they are numbered {}", numbering.range(most));
+            return Err(wrong(spanned.at, path, problem));
+        };
+        partitions.insert(partition);
     }
     if partitions.is_empty() && name == "partitions" {
         return Err(wrong(member.at, member.named(name), "is empty; a task needs at least one partition"));
@@ -119,23 +121,41 @@ mod tests {
     #[test]
     fn an_allocation_is_held_against_its_set() {
         let set = read(FILE).unwrap();
-        let good = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[1,2]}]},{"cpu":3,"tasks":[]}]}"#;
+        let good = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[0,1]}]},{"cpu":3,"tasks":[]}]}"#;
         let (found, warnings) = allocation(good, &set).unwrap();
         assert_eq!(found[0].1[0].partitions, PartitionSet::range(0, 2));
         assert_eq!(warnings, ["b is on no core"]);
         let wrong = |from: &str, to: &str| allocation(&good.replace(from, to), &set).unwrap_err().to_string();
         assert!(
-            wrong("[1,2]", "[0]")
-                .contains("cores[0].tasks[0].partitions[0]: 0 is not a partition: they are numbered 1 to 4")
+            wrong("[0,1]", "[4]")
+                .contains("cores[0].tasks[0].partitions[0]: 4 is not a partition: they are numbered 0 to 3")
         );
-        assert!(wrong("[1,2]", "[5]").contains("5 is not a partition"));
-        assert!(wrong("[1,2]", "[]").contains("at least one partition"));
+        assert!(wrong("[0,1]", "[4294967296]").contains("4294967296 is not a partition"));
+        assert!(wrong("[0,1]", "[]").contains("at least one partition"));
         assert!(wrong("\"a\"", "\"x\"").contains("`x` is not a task of the set"));
-        let twice = "[{\"name\":\"b\",\"partitions\":[2]}]";
+        let twice = "[{\"name\":\"b\",\"partitions\":[1]}]";
         assert!(
             wrong("\"cpu\":3,\"tasks\":[]", &format!("\"cpu\":3,\"tasks\":{twice}"))
                 .contains("belongs to CPU 0 already")
         );
+    }
+
+    #[test]
+    fn an_allocation_of_the_first_version_numbers_partitions_from_1() {
+        let set = read(FILE).unwrap();
+        let of = |schema: &str, partitions: &str| {
+            let tasks = format!(r#"[{{"name":"a","partitions":{partitions},"useful":{partitions}}}]"#);
+            allocation(&format!(r#"{{"schema":"{schema}","cores":[{{"tasks":{tasks}}}]}}"#), &set)
+        };
+        for (schema, numbers) in [("isochrome-plan/1", "[1,4]"), ("isochrome-plan/2", "[0,3]")] {
+            let (found, _) = of(schema, numbers).unwrap();
+            let expected: PartitionSet = [0, 3].into_iter().collect();
+            assert_eq!((found[0].1[0].partitions, found[0].1[0].useful), (expected, expected), "{schema}");
+        }
+        let refused = |schema: &str, numbers: &str| of(schema, numbers).unwrap_err().to_string();
+        assert!(refused("isochrome-plan/1", "[0]").contains("0 is not a partition: they are numbered 1 to 4"));
+        let later = refused("isochrome-plan/3", "[0]");
+        assert!(later.contains("schema: schema is `isochrome-plan/3`, not `isochrome-plan/2`"), "{later}");
     }
 
     #[test]
@@ -144,7 +164,7 @@ mod tests {
         let set = read(&FILE.replace(", \"wcet_ns\"", lock).replace(",\n     \"wcet_ns\"", lock)).unwrap();
         let on = |cpu: u32| {
             let text = format!(
-                r#"{{"cores":[{{"cpu":0,"tasks":[{{"name":"a","partitions":[1]}}]}},{{"cpu":{cpu},"tasks":[{{"name":"b","partitions":[2]}}]}}]}}"#
+                r#"{{"cores":[{{"cpu":0,"tasks":[{{"name":"a","partitions":[0]}}]}},{{"cpu":{cpu},"tasks":[{{"name":"b","partitions":[1]}}]}}]}}"#
             );
             allocation(&text, &set).unwrap_err().to_string()
         };
@@ -158,9 +178,8 @@ mod tests {
         };
         let tasks = ["a", "b", "c"].map(task).join(",");
         let set = read(&format!("{}[{tasks}]}}", &FILE[..FILE.find("[").unwrap()])).unwrap();
-        let core = |cpu: u32, name: &str| {
-            format!(r#"{{"cpu":{cpu},"tasks":[{{"name":"{name}","partitions":[{}]}}]}}"#, cpu + 1)
-        };
+        let core =
+            |cpu: u32, name: &str| format!(r#"{{"cpu":{cpu},"tasks":[{{"name":"{name}","partitions":[{cpu}]}}]}}"#);
         let text = format!(r#"{{"cores":[{},{}]}}"#, core(0, "b"), core(1, "c"));
         let refused = allocation(&text, &set).unwrap_err().to_string();
         assert!(refused.contains("`b` and `c` share the lock `bus` and are on different CPUs"), "{refused}");
@@ -173,7 +192,7 @@ mod tests {
         let tasks: Vec<String> = names.iter().map(task).collect();
         let set = read(&format!("{}[{}]}}", &FILE[..FILE.find("[").unwrap()], tasks.join(","))).unwrap();
         let members = |count: usize| -> String {
-            let member = |name: &String| format!(r#"{{"name":"{name}","partitions":[1]}}"#);
+            let member = |name: &String| format!(r#"{{"name":"{name}","partitions":[0]}}"#);
             names[..count].iter().map(member).collect::<Vec<_>>().join(",")
         };
         let on_one = |count: usize| allocation(&format!(r#"{{"cores":[{{"tasks":[{}]}}]}}"#, members(count)), &set);
