@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "target/fuzz"
 # Where seeds of a reader lie. Others begin with nothing.
 SEEDS = {
-    "allocation": ["examples/**/*.json"],
+    "allocation": ["crates/model/tests/data/plan-*.json", "examples/**/*.json"],
     "evidence": ["docs/results/evidence/*.json"],
     "import": ["examples/**/*.toml", "crates/**/rt-app*.json"],
     "policy": ["examples/serve/*.toml"],

@@ -16,14 +16,15 @@ FOLDER.mkdir(exist_ok=True)
 DEADLINE = 6
 PERIOD, CPU = 100_000_000, os.cpu_count() - 1
 plan = {
+    "schema": "isochrome-plan/2",
     **{"schedulable": True, "method": "optimal", "objective": "partitions", "analysis": "kim2013", "partitions_used": 4},
     **{"utilization": 0.1, "bound": None, "gap": None},
     "cores": [
         {
-            **{"cpu": CPU, "partitions": [1, 2, 3, 4], "utilization": 0.1},
+            **{"cpu": CPU, "partitions": [0, 1, 2, 3], "utilization": 0.1},
             "tasks": [
                 {
-                    **{"name": "beat", "partitions": [1, 2, 3, 4], "response_ns": PERIOD, "deadline_ns": PERIOD},
+                    **{"name": "beat", "partitions": [0, 1, 2, 3], "response_ns": PERIOD, "deadline_ns": PERIOD},
                     **{"no_interference_ns": PERIOD, "wcet_ns": PERIOD // 2, "utilization": 0.5},
                 }
             ],

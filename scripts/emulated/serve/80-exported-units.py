@@ -12,9 +12,10 @@ programs = {name: ["/usr/bin/python3", str(HERE / "holder.py"), "4", f"/run/{nam
 task = lambda name, partitions: {"name": name, "partitions": partitions, "response_ns": 4, "deadline_ns": 5}
 core = lambda cpu, tasks: {"cpu": cpu, "partitions": [p for each in tasks for p in each["partitions"]], "utilization": 0.5, "tasks": tasks}
 plan = {
+    "schema": "isochrome-plan/2",
     **{"schedulable": True, "method": "cata", "objective": "partitions", "analysis": "kim2013", "partitions_used": 4},
     **{"utilization": 1.0, "bound": None, "gap": None},
-    "cores": [core(0, [task("arm", [1, 2])]), core(1, [task("leg", [3, 4])])],
+    "cores": [core(0, [task("arm", [0, 1])]), core(1, [task("leg", [2, 3])])],
     "programs": {
         **{"cpus": [0, 1], "level": 2, "method": "colors"},
         "tasks": [{"name": name, "command": command, "period_ns": 5} for name, command in programs.items()],
