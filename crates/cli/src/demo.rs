@@ -125,7 +125,7 @@ fn leave(options: &DemoOptions, context: &Context, palette: Option<PaletteEviden
     files::write_json(&options.output.join("evidence.json"), &evidence)?;
     let index = options.output.join("index.html");
     files::write(&index, &html(&evidence))?;
-    files::print(&table(&evidence))?;
+    files::print(&table(&evidence, files::width()))?;
     let index = fs::canonicalize(&index).unwrap_or(index);
     files::print(&format!("\nreport: {}\n", index.display()))?;
     Ok(verdict)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use isochrome_host::doctor::{Check, Examination, Price, Status, Step, examine};
+use isochrome_model::layout::{WIDTH, columns, wrap};
 
 use crate::args::DoctorOptions;
 use crate::files;
@@ -18,6 +19,9 @@ pub const SCHEMA: &str = "isochrome-doctor/1";
 /// Time for which steal time is watched.
 const INTERVAL: Duration = Duration::from_millis(300);
 
+/// Columns in front of what a check found.
+const FOUND_AT: usize = 34;
+
 pub fn run(options: &DoctorOptions) -> Result<Verdict> {
     if options.fix {
         return fix::fix(options);
@@ -26,35 +30,35 @@ pub fn run(options: &DoctorOptions) -> Result<Verdict> {
         return fix::undo(options.dry_run);
     }
     let examination = examine(INTERVAL);
-    files::show(options.json, &files::versioned(SCHEMA, &examination), || text(&examination))?;
+    files::show(options.json, &files::versioned(SCHEMA, &examination), || text(&examination, files::width()))?;
     Ok(Verdict::Holds)
 }
 
 /// Formats all checks, with reasons and remedies for those that are not in order, and what to do first.
-fn text(examination: &Examination) -> String {
+fn text(examination: &Examination, width: usize) -> String {
     let mut text = String::new();
     for check in &examination.checks {
-        let _ = writeln!(text, "{} {:<28} {}", sign(check.status), check.name, check.found);
+        text += &found("", check, width);
         if check.status != Status::Ok {
-            let _ = writeln!(text, "     {}", check.why);
+            let _ = writeln!(text, "{}", wrap(&format!("     {}", check.why), width, 5));
             if let Some(remedy) = &check.remedy {
-                text += &commands("     ", remedy, check.privilege.as_deref(), check.persistent.as_deref());
-                text += &package("     ", check.package.as_deref());
+                text += &commands(width, remedy, check.privilege.as_deref(), check.persistent.as_deref());
+                text += &package(check.package.as_deref());
             }
         }
     }
     text.push('\n');
     for (who, what) in [("This machine can", &examination.can), ("It cannot", &examination.cannot)] {
         if !what.is_empty() {
-            let _ = writeln!(text, "{who}: {}.", what.join(", "));
+            let _ = writeln!(text, "{}", wrap(&format!("{who}: {}.", what.join(", ")), width, 2));
         }
     }
-    text += &first(&examination.first);
+    text += &first(&examination.first, width);
     text
 }
 
 /// Formats the fixes to do first; empty if there are none.
-fn first(steps: &[Step]) -> String {
+fn first(steps: &[Step], width: usize) -> String {
     let mut text = String::new();
     if !steps.is_empty() {
         text += "\nWhat to do first:\n";
@@ -65,40 +69,57 @@ fn first(steps: &[Step]) -> String {
             Price::Protection => " Price: rights that it gives away.",
             Price::Host => " Price: paid by the whole machine.",
         };
-        let _ = writeln!(text, "  {}. {}: {}.{price}", number + 1, step.checks.join(", "), step.why);
-        text += &commands("     ", &step.command, Some(&step.privilege), step.persistent.as_deref());
-        text += &package("     ", step.package.as_deref());
+        let line = format!("  {}. {}: {}.{price}", number + 1, step.checks.join(", "), step.why);
+        let _ = writeln!(text, "{}", wrap(&line, width, 5));
+        text += &commands(width, &step.command, Some(&step.privilege), step.persistent.as_deref());
+        text += &package(step.package.as_deref());
     }
     if steps.iter().any(|step| step.fixable) {
-        text += "isochrome doctor --fix   makes the harmless settings, one by one; isochrome doctor --undo takes them back\n";
+        text += "isochrome doctor --fix    makes the harmless settings, one by one\n";
+        text += "isochrome doctor --undo   takes them back\n";
     }
     text
 }
 
 /// Formats a command, and the one whose effect lasts if that is another one.
-fn commands(indent: &str, now: &str, privilege: Option<&str>, lasting: Option<&str>) -> String {
+fn commands(width: usize, now: &str, privilege: Option<&str>, lasting: Option<&str>) -> String {
     let privilege = privilege.filter(|privilege| *privilege != "none");
-    let whose = privilege.map_or_else(String::new, |privilege| format!("   ({privilege})"));
-    let mut text = format!("{indent}$ {now}{whose}\n");
+    // A command is copied, so it stays on one line, and what is said of it goes below where there is no room behind it.
+    let line = |command: &str, remark: String| {
+        let command = format!("     $ {command}");
+        match remark.is_empty() {
+            true => command + "\n",
+            false if columns(&command) + 3 + columns(&remark) <= width => format!("{command}   {remark}\n"),
+            false => format!("{command}\n       {remark}\n"),
+        }
+    };
+    let mut text = line(now, privilege.map_or_else(String::new, |privilege| format!("({privilege})")));
     if let Some(lasting) = lasting {
         let whose = privilege.map_or_else(String::new, |privilege| format!("{privilege}; "));
-        let _ = writeln!(text, "{indent}$ {lasting}   ({whose}beyond the next boot)");
+        text += &line(lasting, format!("({whose}beyond the next boot)"));
     }
     text
 }
 
 /// Formats how a missing program is installed.
-fn package(indent: &str, package: Option<&str>) -> String {
-    package.map_or_else(String::new, |package| format!("{indent}the program is not installed: {package}\n"))
+fn package(package: Option<&str>) -> String {
+    package.map_or_else(String::new, |package| format!("     the program is not installed: {package}\n"))
+}
+
+/// Formats what a check found, with all lines after the first below the beginning of what was found.
+fn found(indent: &str, check: &Check, width: usize) -> String {
+    let line = format!("{indent}{} {:<28} {}", sign(check.status), check.name, check.found);
+    wrap(&line, width, indent.len() + FOUND_AT) + "\n"
 }
 
 /// Formats one line for each check that is not in order.
 pub fn brief(checks: &[Check]) -> String {
     let fine = checks.iter().filter(|check| check.status == Status::Ok).count();
-    let mut text = format!("{fine} of {} checks in order", checks.len());
+    let mut text = format!("{fine} of {} checks in order\n", checks.len());
     for check in checks.iter().filter(|check| check.status != Status::Ok) {
-        let _ = write!(text, "\n  {} {:<28} {}", sign(check.status), check.name, check.found);
+        text += &found("  ", check, WIDTH);
     }
+    text.pop();
     text
 }
 
@@ -107,5 +128,29 @@ fn sign(status: Status) -> &'static str {
         Status::Ok => "[ok]",
         Status::Limited => "[ ~]",
         Status::Missing => "[--]",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isochrome_model::layout::is_command;
+
+    use super::*;
+
+    #[test]
+    fn all_but_commands_fits_80_columns() {
+        let shown = text(&examine(Duration::from_millis(1)), WIDTH);
+        for line in shown.lines() {
+            assert!(columns(line) <= WIDTH || is_command(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_long_command_stays_whole_and_the_remark_goes_below() {
+        let long = "sysctl ".repeat(12);
+        assert_eq!(commands(WIDTH, "sysctl a=0", Some("root"), None), "     $ sysctl a=0   (root)\n");
+        let shown = commands(WIDTH, &long, Some("root"), Some("b"));
+        assert_eq!(shown, format!("     $ {long}\n       (root)\n     $ b   (root; beyond the next boot)\n"));
+        assert_eq!(commands(WIDTH, "c", Some("none"), None), "     $ c\n");
     }
 }

@@ -36,7 +36,7 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
     let files = write(&plan, options.target, &cache, partitions)?;
     match &options.output {
         Some(folder) => save(&files, folder)?,
-        None => files::print(&together(&files))?,
+        None => files::print_whole(&together(&files))?,
     }
     Ok(Verdict::Holds)
 }

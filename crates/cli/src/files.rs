@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use isochrome_model::evidence::RawFile;
-use isochrome_model::printable;
+use isochrome_model::{layout, printable};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -27,12 +27,25 @@ pub fn read(path: &Path) -> Result<String> {
 /// Reads the JSON in `path`, whose `schema` must be `schema`.
 pub fn read_json<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T> {
     let text = read_versioned(path, &[schema])?;
-    serde_json::from_str(&text).with_context(|| not_whole(path))
+    serde_json::from_str(&text).with_context(|| not_whole(path, schema))
 }
 
 /// Returns the error text for a file that has the right schema but not the contents that the schema describes.
-pub fn not_whole(path: &Path) -> String {
-    format!("{}: not a whole file of its kind\n  hint: write the file again", path.display())
+pub fn not_whole(path: &Path, schema: &str) -> String {
+    format!("{}: not a whole file of its kind\n  hint: write the file again: {}", path.display(), written_by(schema))
+}
+
+/// Returns the command that writes files whose schema is `schema`, or that shows one.
+fn written_by(schema: &str) -> &'static str {
+    match schema.split('/').next().unwrap_or_default() {
+        "isochrome-profile" => "isochrome profile taskset.toml -o profile.json",
+        "isochrome-plan" => "isochrome plan profile.json -o plan.json",
+        "isochrome-palette-samples" => "isochrome palette --samples samples.json",
+        "isochrome-palette" => "isochrome palette -o palette.json",
+        "isochrome-machine" => "isochrome probe -o machine.json",
+        "isochrome-described" => "isochrome simulate --machine zen3 --workload matmul",
+        _ => "isochrome demo -o report",
+    }
 }
 
 /// Kinds of files: the schema without its version, the name, and what to type for a file of the kind, which is `@` there.
@@ -74,7 +87,8 @@ pub fn read_versioned(path: &Path, schemas: &[&str]) -> Result<String> {
     let text = read(path)?;
     let shown = path.display();
     let found: Versioned = serde_json::from_str(&text).with_context(|| {
-        format!("{shown}: not a JSON object\n  hint: isochrome writes such files itself: choose one, or write it again")
+        let writer = written_by(schemas[0]);
+        format!("{shown}: not a JSON object\n  hint: choose another file, or write it again: {writer}")
     })?;
     if found.schema.as_deref().is_some_and(|schema| schemas.contains(&schema)) {
         return Ok(text);
@@ -170,8 +184,19 @@ pub fn write_json_compact(path: &Path, value: &impl Serialize) -> Result<()> {
     write(path, &(serde_json::to_string(value)? + "\n"))
 }
 
-/// Prints `text` on standard output, without what a terminal would obey.
+/// Returns the width of lines on standard output: that of the terminal, but no less than where there is no terminal.
+pub fn width() -> usize {
+    let terminal = rustix::termios::tcgetwinsize(io::stdout()).ok();
+    terminal.map_or(layout::WIDTH, |size| usize::from(size.ws_col).max(layout::WIDTH))
+}
+
+/// Prints `text` on standard output for people: without what a terminal would obey, and with lines broken that are wider than [`width`].
 pub fn print(text: &str) -> Result<()> {
+    print_whole(&layout::fit(&printable::lines(text), width()))
+}
+
+/// Prints `text`, which is the content of a file, on standard output, without what a terminal would obey.
+pub fn print_whole(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(printable::lines(text).as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => NobodyListens.into(),
@@ -186,7 +211,7 @@ struct NobodyListens;
 
 /// Prints `value` on standard output as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
-    print(&(printable::json(&serde_json::to_string(value)?) + "\n"))
+    print_whole(&(printable::json(&serde_json::to_string(value)?) + "\n"))
 }
 
 /// Prints `value` as JSON if `json` is set, else `text`.

@@ -10,6 +10,7 @@ use isochrome_host::doctor::FixError;
 use isochrome_host::error::SystemError;
 use isochrome_host::load::flooder::FloodError;
 use isochrome_host::load::net::NetError;
+use isochrome_host::process::ProcessError;
 use isochrome_host::recolor::RecolorError;
 use isochrome_host::record::RecordError;
 use isochrome_host::sched::SchedError;
@@ -22,6 +23,9 @@ use isochrome_model::plan::PlanError;
 use isochrome_model::taskset::read::ReadError;
 
 use crate::usage;
+
+/// A command that reads a task set which comes with isochrome.
+const TASK_SET: &str = "isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 4";
 
 /// Formats an error and its causes from the outside in, each once and with its hint.
 pub fn text(error: &(dyn Error + 'static)) -> String {
@@ -45,10 +49,32 @@ pub fn text(error: &(dyn Error + 'static)) -> String {
 /// Formats an error of the command line `words` as [`text`] does. Where no cause knows what to do, a hint shows how the verb is used.
 pub fn whole(error: &(dyn Error + 'static), words: &[OsString]) -> String {
     let mut text = text(error);
+    if let Some(pid) = kernel_thread(error) {
+        text += &format!("\n  hint: {}", usage::again(words, &pid, "PID"));
+    }
     if !text.contains("hint:") {
         text += &format!("\n  hint: {}", usage::example_hint(words));
     }
     text
+}
+
+/// Returns the number of the process if `error` is that the process has no memory because it is a thread of the kernel.
+fn kernel_thread(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if let Some(RecolorError::KernelThread { pid }) = cause.downcast_ref() {
+            return Some(pid.to_string());
+        }
+        let process = match cause.downcast_ref() {
+            Some(RecolorError::Process(process)) => Some(process),
+            _ => cause.downcast_ref(),
+        };
+        if let Some(ProcessError::NoUserMemory { pid, .. }) = process {
+            return Some(pid.to_string());
+        }
+        next = cause.source();
+    }
+    None
 }
 
 /// Returns the text to append to the message of `error` itself, which may already end with a hint; empty if there is nothing to append.
@@ -109,6 +135,9 @@ fn hint(error: &(dyn Error + 'static)) -> String {
         LabError::Unfit { hint, .. } if hint.ends_with("limit") => ": --limit";
         RatioError::Outside(_) => "\n  hint: --miss-ratio 33%";
         RatioError::TooFewWords { .. } => ": --locality temporal, or --locality combined";
+        ReadError::Syntax { .. } => format!(
+            "; docs/reference/planning.md lists its fields\n  hint: one that can be read: {TASK_SET}"
+        );
         ReadError::Missing { field: "cores", .. } => ", or give --cores N";
         ReadError::Missing { field: "partitions", .. } => ", or give --partitions N";
         ReadError::Missing { field: "memory_mib", .. } => ", or give --memory SIZE";

@@ -120,7 +120,7 @@ pub fn run(options: &JobOptions) -> Result<Verdict> {
         return periodic(&mut work, Duration::from_nanos(period.0));
     }
     let mut input = std::io::stdin().lock();
-    files::print("ready\n")?;
+    files::print_whole("ready\n")?;
     let mut bytes = [0; 256];
     loop {
         let length = input.read(&mut bytes).context("standard input")?;
@@ -129,7 +129,7 @@ pub fn run(options: &JobOptions) -> Result<Verdict> {
         }
         for _ in bytes[..length].iter().filter(|byte| **byte == b'\n') {
             work.job()?;
-            files::print("done\n")?;
+            files::print_whole("done\n")?;
         }
     }
 }

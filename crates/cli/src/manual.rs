@@ -41,7 +41,7 @@ pub fn reference(folder: &Path) -> Result<Verdict> {
 pub fn completions(shell: clap_complete::Shell) -> Result<Verdict> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "isochrome", &mut script);
-    files::print(&String::from_utf8_lossy(&script))?;
+    files::print_whole(&String::from_utf8_lossy(&script))?;
     Ok(Verdict::Holds)
 }
 

@@ -193,7 +193,7 @@ fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
 
 /// Formats the map, and below it the numbers of measured and of verified pages.
 fn outcome_text(outcome: &Outcome) -> String {
-    let mut shown = text(&outcome.map);
+    let mut shown = text(&outcome.map, files::width());
     let Measured { requested, found } = outcome.measured;
     if requested > 0 {
         shown.push_str(&format!(

@@ -9,6 +9,7 @@ use isochrome_host::interrupt;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_lab::read_evidence;
 use isochrome_model::evidence::{Evidence, SCHEMA as EVIDENCE, SCHEMA_1 as EVIDENCE_1};
+use isochrome_model::layout;
 use isochrome_model::papers::{Left, Paper, PaperFigure, SCHEMA};
 use isochrome_report::papers::Entry;
 use isochrome_report::{figure, text};
@@ -49,7 +50,8 @@ fn listed() -> String {
     let mut list = String::new();
     for (paper, figure) in figures(&Paper::all()) {
         let measured = if figure.measured.is_empty() { "" } else { "  (--measured)" };
-        let _ = writeln!(list, "{:26} {}{measured}", figure.full_name(paper), figure.title);
+        let line = format!("{:26} {}{measured}", figure.full_name(paper), figure.title);
+        let _ = writeln!(list, "{}", layout::wrap(&line, files::width(), 27));
     }
     list
 }
@@ -74,7 +76,7 @@ fn play(options: &PaperOptions, paper: &Paper, figure: &PaperFigure, number: usi
             entry.section.title,
             paper.cited,
             figure.place,
-            text::section(&entry.section)
+            text::section(&entry.section, files::width())
         )
     })
 }
@@ -135,7 +137,7 @@ fn draw(name: &str, path: &Path) -> Result<Value> {
 /// Prints what the files `left` conclude, with the paper's numbers beside theirs, and leaves it as evidence.
 fn conclude(paper: &Paper, figure: &PaperFigure, folder: &Path, left: &[Left]) -> Result<()> {
     let section = figure.hardware_section(paper, left);
-    files::print(&format!("\n{}\n\n{}", section.title, text::section(&section)))?;
+    files::print(&format!("\n{}\n\n{}", section.title, text::section(&section, files::width())))?;
     let path = folder.join(format!("{}-hardware.json", figure.full_name(paper).replace('/', "-")));
     let evidence = evidence::about(&Sysfs::system().machine()?.0, &[], Vec::new());
     files::write_json(&path, &Evidence { sections: vec![section], ..evidence })

@@ -1,14 +1,16 @@
 //! `isochrome plan` and `isochrome analyze`: the first assigns tasks to cores and partitions, and both bound response times.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
+use isochrome_model::analysis::Analysis;
 use isochrome_model::costs::Costs;
 use isochrome_model::machine::{self, Machine};
 use isochrome_model::plan::allocation::{Analyzed, Core, NoPriorities, audsley_order, schedule};
-use isochrome_model::plan::{self, Progress, Request};
+use isochrome_model::plan::{self, Method, Progress, Request};
 use isochrome_model::replacement::{Contradicted, ReplacementTest};
 use isochrome_model::supply::SupplyChoice;
 use isochrome_model::taskset::programs::{Runnable, runnable};
@@ -17,12 +19,19 @@ use isochrome_model::taskset::{Platform, TaskSet};
 use isochrome_model::units::Bytes;
 
 use crate::args::{AnalyzeOptions, PlanOptions, Priorities, Supply, TaskSetFile};
-use crate::files;
 use crate::progress::{self, Takes};
 use crate::verdict::Verdict;
+use crate::{files, usage};
 
 /// Schema of the output of `analyze`.
 pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/2";
+
+/// What the columns of a comparison are.
+const COMPARED: &str = "
+partitions: the fewest with which the method finds a plan; of all: their share;
+memory used: the share of their memory that the tasks need; utilization: the
+least that the method finds with all partitions; proven bounds: of these two
+";
 
 /// Fails if `text` is that of a file of another kind, which has no tasks. A profile is a task set.
 fn check_kind(file: &TaskSetFile, text: &str) -> Result<()> {
@@ -109,6 +118,28 @@ fn blame_supply(set: &TaskSet) {
     );
 }
 
+/// Says what else can be tried for a set without a plan. `pinned`: whether the set says on which CPUs it runs.
+fn what_to_try(options: &PlanOptions, set: &TaskSet, pinned: bool) -> String {
+    const TIGHTER: Analysis = Analysis::CombinedMultiset;
+    // Other verbs plan too.
+    let words: Vec<OsString> = match std::env::args_os().nth(1).is_some_and(|verb| verb == "plan") {
+        true => std::env::args_os().collect(),
+        false => vec!["isochrome".into(), "plan".into(), options.file.tasks.clone().into()],
+    };
+    let next = if options.method != Method::Optimal {
+        usage::with_option(&words, "--method", &Method::Optimal.to_string())
+    } else if !pinned {
+        usage::with_option(&words, "--cores", &(set.platform().cores + 1).to_string())
+    } else {
+        usage::with_option(&words, "--analysis", &TIGHTER.to_string())
+    };
+    format!(
+        "\n  hint: give the tasks more cores or partitions, longer periods or shorter execution times, or bound them less pessimistically \
+         (--analysis {TIGHTER}); `isochrome analyze FILE --allocation PLAN` says what would mend each core of an allocation of your \
+         own\n  hint: {next}\n"
+    )
+}
+
 /// Carries out `isochrome plan`.
 pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     let text = files::read(&options.file.tasks)?;
@@ -116,6 +147,7 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     let shown = || options.file.tasks.display().to_string();
     // Copies of a task have no programs of their own.
     let runnable = if options.copies == 1 { runnable(&text).with_context(shown)? } else { None };
+    let pinned = runnable.is_some();
     let mut overrides = overrides(&options.file);
     overrides.cores_default = runnable.as_ref().map(|runnable| runnable.programs.cpus.len() as u32);
     let mut set = of_text(&options.file, &text, overrides)?.copied(options.copies)?;
@@ -142,7 +174,7 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         progress: &progress,
     };
     if options.compare {
-        files::print(&plan::compare(&set, &request)?.to_string())?;
+        files::print(&format!("{}{COMPARED}", plan::compare(&set, &request)?))?;
         return Ok(Verdict::Holds);
     }
     let mut plan = plan::plan(&set, &request)?.checked_against(test);
@@ -162,7 +194,10 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         files::write(path, &schedule(&set, &cores, plan.analysis))?;
     }
     files::write_if(&options.svg, || plan::color_map(&plan, set.platform().partitions))?;
-    files::leave(&options.output, &plan, || plan::plan_text(&set, &plan, &reasons))?;
+    files::leave(&options.output, &plan, || {
+        let hint = if plan.schedulable { String::new() } else { what_to_try(options, &set, pinned) };
+        plan::plan_text(&set, &plan, &reasons) + &hint
+    })?;
     Ok(verdict(plan.schedulable, plan.contradicted.as_ref()))
 }
 

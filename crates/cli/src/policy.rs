@@ -195,10 +195,11 @@ pub fn table(status: &Status) -> String {
                 member.immovable.iter().map(|(why, pages)| format!("{pages} {}", printable::line(why))).collect();
             let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
             text += &format!(
-                "  {:>8} {:<16} {percent:>5.1} % of {} pages on color, {immovable} cannot be moved{why}, pauses up to {pause:.1} ms, {state}\n",
+                "  {:>8} {:<16} {percent:>5.1} % of {} pages on color\n{}{immovable} cannot be moved{why}, pauses up to {pause:.1} ms, {state}\n",
                 member.pid,
                 printable::line(&member.name),
                 member.on_color + member.off_color,
+                " ".repeat(11),
             );
         }
     }
@@ -218,6 +219,7 @@ pub fn table(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use isochrome_host::server::{ClassStatus, MemberStatus};
+    use isochrome_model::layout;
 
     use super::*;
 
@@ -235,6 +237,21 @@ mod tests {
         assert!(text.chars().all(|c| printable::is_printable(c) || c == '\n'), "{text:?}");
         assert_eq!(text.matches("9 root").count(), 3);
         assert!(text.lines().all(|line| !line.starts_with("9 root")), "{text}");
+    }
+
+    #[test]
+    fn a_member_with_much_to_say_fits_80_columns() {
+        let member = MemberStatus {
+            pid: 4_194_303,
+            name: "a-name-of-15-ch".to_owned(),
+            on_color: 123_456_789,
+            immovable: [("shared memory".to_owned(), 12_345), ("locked for a device".to_owned(), 12)].into(),
+            ..MemberStatus::default()
+        };
+        let class = ClassStatus { class: "control".to_owned(), members: vec![member], ..ClassStatus::default() };
+        let text = layout::fit(&table(&Status { classes: vec![class], ..Status::default() }), layout::WIDTH);
+        assert!(text.lines().all(|line| layout::columns(line) <= layout::WIDTH), "{text}");
+        assert!(text.contains("on its way"), "{text}");
     }
 
     #[test]

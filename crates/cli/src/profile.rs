@@ -20,6 +20,7 @@ use isochrome_host::run::shielding;
 use isochrome_host::runtime;
 use isochrome_host::sched::slices::proved_events;
 use isochrome_model::costs::Costs;
+use isochrome_model::layout::{Align, Table};
 use isochrome_model::machine::{CacheLevel, Machine, Refill};
 use isochrome_model::profile::{CONFIDENCE, Profile, ProfilingRun, Request, SCHEMA};
 use isochrome_model::replacement::ReplacementTest;
@@ -61,7 +62,7 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     }
     files::write_if(&options.svg, || figure::execution_times(&profile))?;
     profile.tasks.retain(|task| !task.program.best_effort);
-    files::show(options.json, &profile, || profile_text(&profile))?;
+    files::show(options.json, &profile, || profile_text(&profile, files::width()))?;
     Ok(if profile.complete { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
@@ -388,7 +389,7 @@ fn refill_time(options: &ProfileOptions, machine: &Machine, level: u8, cpu: CpuI
 }
 
 /// Formats the profile as tables.
-fn profile_text(profile: &Profile) -> String {
+fn profile_text(profile: &Profile, width: usize) -> String {
     let mut text = String::new();
     for task in profile.tasks.iter().filter(|task| !task.measured.is_empty()) {
         let period = task.program.period.0.max(1) as f64;
@@ -402,39 +403,25 @@ fn profile_text(profile: &Profile) -> String {
             ),
             _ => "not complete".to_owned(),
         };
-        let _ = writeln!(
-            text,
-            "{}  period {} us, {sensitive}\n  {:>10} {:>10} {:>10} {:>10} {:>12} {:>8} {:>12}{}",
-            task.program.name,
-            period / 1e3,
-            "partitions",
-            "typical",
-            "average",
-            "longest",
-            "C^p (us)",
-            "jobs",
-            "exceeded by",
-            if task.measured.iter().any(|point| point.misses().is_some()) {
-                format!(" {:>10}", "misses")
-            } else {
-                String::new()
-            }
-        );
+        let _ = writeln!(text, "{}  period {} us, {sensitive}", task.program.name, period / 1e3);
+        let has_misses = task.measured.iter().any(|point| point.misses().is_some());
+        let heads = ["partitions", "typical", "average", "longest", "C^p (us)", "jobs", "exceeded by"];
+        let heads = heads.into_iter().chain(has_misses.then_some("misses")).map(|head| (head, Align::Right));
+        let mut table = Table::new(heads).indented(2);
         for point in task.measured.iter().filter(|point| !point.runs.is_empty()) {
             let bound = task.wcet_ns.get(point.partitions as usize - 1);
-            let _ = writeln!(
-                text,
-                "  {:>10} {:>10.2} {:>10.2} {:>10.2} {:>12} {:>8} {:>12}{}",
-                point.partitions,
-                point.typical_ns() as f64 / 1e3,
-                point.average_ns() / 1e3,
-                point.high_water_ns() as f64 / 1e3,
+            let cells = [
+                point.partitions.to_string(),
+                format!("{:.2}", point.typical_ns() as f64 / 1e3),
+                format!("{:.2}", point.average_ns() / 1e3),
+                format!("{:.2}", point.high_water_ns() as f64 / 1e3),
                 bound.map_or_else(|| "-".to_owned(), |time| format!("{:.2}", *time as f64 / 1e3)),
-                point.jobs(),
+                point.jobs().to_string(),
                 point.exceedance().map_or_else(|| "no claim".to_owned(), |share| format!("<= {share:.1e}")),
-                point.misses().map_or_else(String::new, |misses| format!(" {misses:>10.1}")),
-            );
+            ];
+            table.row(cells.into_iter().chain(point.misses().map(|misses| format!("{misses:.1}"))));
         }
+        text += &table.text(width);
         if task.jitter_ns > 0 {
             let _ =
                 writeln!(text, "  waits up to {:.2} us between release and completion", task.jitter_ns as f64 / 1e3);

@@ -1,7 +1,6 @@
 //! `isochrome ps`: lists the grants of colors, and how much memory of each process lies in them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use anyhow::Result;
 use isochrome_host::color::ledger::{self, Grant, Sharing};
@@ -10,6 +9,7 @@ use isochrome_host::color::saved::{self, Boot};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::process::{Pid, ProcessError};
 use isochrome_host::runtime;
+use isochrome_model::layout::{Align, Table};
 use isochrome_model::palette::Palette;
 use isochrome_model::placement::{Kind, Placement, Residence};
 use isochrome_model::printable;
@@ -19,9 +19,6 @@ use serde::Serialize;
 
 use crate::verdict::Verdict;
 use crate::{files, hints};
-
-/// Width of the column for the name of a process, which is indented below that of its parent.
-const NAME: usize = 24;
 
 /// Schema of the printed JSON.
 pub const SCHEMA: &str = "isochrome-ps/1";
@@ -108,11 +105,12 @@ pub fn run(json: bool) -> Result<Verdict> {
     let (machine, _) = sysfs.machine()?;
     let boot = Boot::of(&machine, &sysfs);
     let owners: BTreeSet<u32> = grants.iter().map(|grant| grant.owner.pid).collect();
-    let mut notes = BTreeSet::new();
+    let (mut notes, mut has_palettes) = (BTreeSet::new(), true);
     let mut held = Held { grants: Vec::new() };
     for grant in grants {
         // Here the palette is only for display. Commands that rely on a palette test it first.
         let palette = saved::load(&folder, grant.level, &boot).map_err(|error| notes.insert(hints::text(&error))).ok();
+        has_palettes &= palette.is_some();
         let inspection =
             Inspection { colors: &grant.colors, palette: palette.as_ref(), page: machine.page_bytes, owners: &owners };
         let mut process = inspection.process(grant.owner.pid, grant.owner.name.clone(), &mut notes);
@@ -120,7 +118,9 @@ pub fn run(json: bool) -> Result<Verdict> {
         held.grants.push(Row { grant, process });
     }
     notes.iter().for_each(|note| eprintln!("{note}"));
-    files::show(json, &files::versioned(SCHEMA, &held), || text(&held.grants, machine.page_bytes))?;
+    files::show(json, &files::versioned(SCHEMA, &held), || {
+        text(&held.grants, machine.page_bytes, has_palettes, files::width())
+    })?;
     Ok(Verdict::Holds)
 }
 
@@ -181,8 +181,8 @@ impl Process {
         self.children.iter_mut().for_each(|child| child.each(act));
     }
 
-    /// Appends the rows of the process and its descendants to `text`, names indented by `indent`. `of_grant`: columns of the grant in row 1.
-    fn rows(&self, text: &mut String, grant: &Grant, page: Bytes, of_grant: &str, indent: &str, is_last: bool) {
+    /// Adds the rows of the process and its descendants to `table`, names indented by `indent`.
+    fn rows(&self, table: &mut Table, grant: &Grant, page: Bytes, indent: &str, is_last: bool) {
         let (branch, below) = match (indent, is_last) {
             // The first row is that of the owner.
             ("", _) => ("", " "),
@@ -190,7 +190,6 @@ impl Process {
             (_, false) => ("\\_ ", "|   "),
         };
         let name = format!("{indent}{branch}{}", printable::line(&self.name));
-        let _ = write!(text, "{:>8} {name:<NAME$} {of_grant}", self.pid);
         let kib = |pages: u64| format!("{} KiB", pages * page.0 / 1024);
         let unknown = || "?".to_owned();
         let [resident, movable, drift, uncolored, per_color, immovable] = match &self.memory {
@@ -211,14 +210,18 @@ impl Process {
                 [kib(residence.resident), kib(*movable), drift, uncolored, per_color, immovable]
             }
         };
-        let _ = writeln!(
-            text,
-            "{resident:>11} {movable:>11} {drift:>7} {uncolored:>9}  {per_color}; immovable: {immovable}"
-        );
+        let cells = [self.pid.to_string(), name, resident, movable, drift, uncolored];
+        table.noted(cells, format!("{per_color}; immovable: {immovable}"));
         let indent = format!("{indent}{below}");
         for (at, child) in self.children.iter().enumerate() {
-            child.rows(text, grant, page, &of_grant_columns([""; 4]), &indent, at + 1 == self.children.len());
+            child.rows(table, grant, page, &indent, at + 1 == self.children.len());
         }
+    }
+
+    /// Whether the colors of the memory of this process or of a descendant are not known.
+    fn has_unknown_colors(&self) -> bool {
+        let is_unknown = self.memory.as_ref().is_none_or(|memory| memory.colors.is_none());
+        is_unknown || self.children.iter().any(Process::has_unknown_colors)
     }
 
     /// Returns the largest number of pages that one process of the tree shares with others of the tree.
@@ -228,20 +231,12 @@ impl Process {
     }
 }
 
-/// Formats the columns of a grant: level, CPUs, sharing and colors.
-fn of_grant_columns([level, cpus, sharing, colors]: [&str; 4]) -> String {
-    format!("{level:>5} {cpus:<8} {sharing:<16} {colors:<12}")
-}
-
-fn text(rows: &[Row], page: Bytes) -> String {
+/// Formats the grants, each with the processes that use it. `has_palettes`: whether the palettes of all grants are saved.
+fn text(rows: &[Row], page: Bytes, has_palettes: bool, width: usize) -> String {
     if rows.is_empty() {
         return "no colors are granted\n".to_owned();
     }
-    let heads = of_grant_columns(["level", "CPUs", "sharing", "colors"]);
-    let mut text = format!(
-        "{:>8} {:<NAME$} {heads}{:>11} {:>11} {:>7} {:>9}  movable memory per color granted; immovable memory\n",
-        "pid", "process", "resident", "movable", "drift", "unknown"
-    );
+    let mut text = String::new();
     for Row { grant, process } in rows {
         let cpus: Vec<u32> = grant.cpus.iter().map(|cpu| cpu.0).collect();
         let colors: Vec<u32> = grant.colors.iter().map(|color| u32::from(color.0)).collect();
@@ -249,9 +244,17 @@ fn text(rows: &[Row], page: Bytes) -> String {
             Sharing::Exclusive => "exclusive".to_owned(),
             Sharing::Group(name) => format!("group {}", printable::line(name)),
         };
-        let of_grant =
-            of_grant_columns([&grant.level.to_string(), &format_list(&cpus), &sharing, &format_list(&colors)]);
-        process.rows(&mut text, grant, page, &of_grant, "", true);
+        text += &format!(
+            "colors {} of level {} on CPUs {}, {sharing}:\n",
+            format_list(&colors),
+            grant.level,
+            format_list(&cpus)
+        );
+        let numbers = ["resident", "movable", "drift", "unknown"].map(|head| (head, Align::Right));
+        let heads = [("pid", Align::Right), ("process", Align::Left)].into_iter().chain(numbers);
+        let mut table = Table::new(heads).keys(2).indented(2).notes("movable memory per color granted; immovable");
+        process.rows(&mut table, grant, page, "", true);
+        text += &table.text(width);
     }
     text.push_str(
         "movable: private memory; drift: share of it, as far as its color is known, outside of the colors granted; immovable memory stays \
@@ -261,6 +264,17 @@ fn text(rows: &[Row], page: Bytes) -> String {
     if common > 0 {
         text.push_str("processes of one tree share memory, which is counted in each of them (--json: in_tree_too)\n");
     }
+    if rows.iter().any(|row| row.process.has_unknown_colors()) {
+        text += match has_palettes {
+            true => {
+                "?: the kernel does not show this user where the memory of the process lies\n  hint: sudo isochrome ps\n"
+            }
+            false => {
+                "?: no palette is saved that says which frame has which color; what `exec` has learned for its program is known to it alone\n  hint: \
+                 isochrome palette --save --memory 4G\n"
+            }
+        };
+    }
     text
 }
 
@@ -268,7 +282,9 @@ fn text(rows: &[Row], page: Bytes) -> String {
 mod tests {
     use super::*;
     use isochrome_host::color::ledger::Owner;
+    use isochrome_model::layout::{WIDTH, columns};
     use isochrome_model::placement::ResidentPage;
+    use isochrome_model::units::CpuId;
 
     fn process(pid: u32, name: &str, frames: &[u64], children: Vec<Process>) -> Process {
         let pages: Vec<ResidentPage> = frames
@@ -296,27 +312,31 @@ mod tests {
         let owner = Owner { pid: 2, start_ticks: 1, name: "server".to_owned() };
         let mut process = process(2, "server", &[1, 2, 3, 4], children);
         process.count_common();
-        let grant = Grant { owner, sharing: Sharing::Exclusive, level: 2, cpus: Vec::new(), colors: vec![Color(0)] };
+        let grant = Grant {
+            owner,
+            sharing: Sharing::Exclusive,
+            level: 2,
+            cpus: vec![CpuId(1), CpuId(2)],
+            colors: vec![Color(0)],
+        };
         Row { grant, process }
     }
 
     #[test]
     fn a_tree_is_shown_as_one_and_shared_memory_is_named() {
-        let text = text(&[row()], Bytes(4096));
+        let text = text(&[row()], Bytes(4096), true, 200);
         let lines: Vec<&str> = text.lines().collect();
-        for (line, what) in [
-            (1, "       2 server "),
-            (2, "       3  \\_ one "),
-            (3, "       4  |   \\_ writer "),
-            (4, "       5  \\_ two "),
-        ] {
+        assert_eq!(lines[0], "colors 0 of level 2 on CPUs 1-2, exclusive:");
+        for (line, what) in
+            [(2, "    2  server "), (3, "    3   \\_ one "), (4, "    4   |   \\_ writer "), (5, "    5   \\_ two ")]
+        {
             assert!(lines[line].starts_with(what), "{what}: {text}");
         }
         for what in ["32 KiB", "16 KiB", "25.0 %", "12 KiB; immovable: 16 KiB shared memory"] {
-            assert!(lines[1].contains(what), "{what}: {text}");
+            assert!(lines[2].contains(what), "{what}: {text}");
         }
         // The columns are aligned.
-        assert!(lines[1..5].iter().all(|line| line.find("KiB") == lines[1].find("KiB")), "{text}");
+        assert!(lines[2..6].iter().all(|line| line.find(" KiB") == lines[2].find(" KiB")), "{text}");
         assert!(text.contains("counted in each of them"));
     }
 
@@ -327,10 +347,25 @@ mod tests {
         row.process.name = hostile.to_owned();
         row.process.children[0].name = hostile.to_owned();
         row.grant.sharing = Sharing::Group(hostile.to_owned());
-        let shown = text(&[row], Bytes(4096));
+        let shown = text(&[row], Bytes(4096), true, 200);
         assert!(shown.chars().all(|c| printable::is_printable(c) || c == '\n'), "{shown:?}");
-        // The heading, four processes, and two lines of explanation.
-        assert_eq!(shown.lines().count(), 7, "{shown}");
+        // The grant, the headings, four processes, and two lines of explanation.
+        assert_eq!(shown.lines().count(), 8, "{shown}");
+    }
+
+    #[test]
+    fn rows_fit_80_columns_and_what_is_unknown_is_explained() {
+        let mut row = row();
+        row.process.name = "a-long-name-of-15".to_owned();
+        row.grant.colors = (0..16).map(Color).collect();
+        let memory = row.process.children[0].memory.as_mut().unwrap();
+        memory.movable = 123_456_789;
+        memory.colors = None;
+        let shown = text(&[row], Bytes(4096), false, WIDTH);
+        let table = shown.lines().filter(|line| !line.starts_with(|c: char| c.is_alphabetic() || c == '?'));
+        assert!(table.clone().count() >= 10 && table.clone().all(|line| columns(line) <= WIDTH), "{shown}");
+        assert!(shown.ends_with("  hint: isochrome palette --save --memory 4G\n"), "{shown}");
+        assert!(!text(&[self::row()], Bytes(4096), true, WIDTH).contains("hint"), "nothing is unknown");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! `isochrome recolor`: moves the pages of a running program onto chosen colors.
 
-use std::fmt::Write;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -11,6 +10,7 @@ use isochrome_host::recolor::claim::Claim;
 use isochrome_host::recolor::watch::{Watch, family};
 use isochrome_host::recolor::{self, RegionReport, Report};
 use isochrome_host::runtime;
+use isochrome_model::layout::{Align, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -100,15 +100,13 @@ pub struct Shown<'a> {
 
 fn show(options: &RecolorOptions, placement: PlacementReport, report: &Report) -> Result<()> {
     let shown = Shown { placement, regions: &report.regions };
-    files::leave(&options.output, &shown, || format!("{}{}\n", text(report), line(&shown.placement)))
+    files::leave(&options.output, &shown, || format!("{}{}\n", text(report, files::width()), line(&shown.placement)))
 }
 
 /// Formats a report as a table of the mappings, and sums below it.
-fn text(report: &Report) -> String {
-    let mut text = format!(
-        "{:<33} {:>8} {:>8} {:>9} {:>9}  mapping\n",
-        "addresses", "resident", "on color", "off color", "immovable"
-    );
+fn text(report: &Report, width: usize) -> String {
+    let numbers = ["resident", "on color", "off color", "immovable"].map(|head| (head, Align::Right));
+    let mut table = Table::new([("addresses", Align::Left)].into_iter().chain(numbers)).notes("mapping");
     for region in &report.regions {
         let name = if region.name.is_empty() { "anonymous" } else { &region.name };
         let why: Vec<String> = match region.why.len() {
@@ -116,20 +114,42 @@ fn text(report: &Report) -> String {
             _ => region.why.iter().map(|(why, pages)| format!("{why} ({pages})")).collect(),
         };
         let why = if why.is_empty() { String::new() } else { format!(": {}", why.join(", ")) };
-        let _ = writeln!(
-            text,
-            "{:016x}-{:016x} {:>8} {:>8} {:>9} {:>9}  {name}{why}",
-            region.start, region.end, region.resident, region.on_color, region.moved, region.immovable
-        );
+        let pages = [region.resident, region.on_color, region.moved, region.immovable].map(|pages| pages.to_string());
+        let addresses = format!("{:016x}-{:016x}", region.start, region.end);
+        table.noted([addresses].into_iter().chain(pages), format!("{name}{why}"));
     }
-    let _ = writeln!(
-        text,
-        "{:<33} {:>8} {:>8} {:>9} {:>9}  pages in all",
-        format!("process {}, {} threads", report.pid, report.threads),
-        report.resident(),
-        report.on_color(),
-        report.moved(),
-        report.immovable()
-    );
-    text
+    let sums =
+        [report.resident(), report.on_color(), report.moved(), report.immovable()].map(|pages| pages.to_string());
+    let whose = format!("process {}, {} threads", report.pid, report.threads);
+    table.noted([whose].into_iter().chain(sums), "pages in all");
+    table.text(width)
+}
+
+#[cfg(test)]
+mod tests {
+    use isochrome_model::layout::{WIDTH, columns};
+    use isochrome_model::units::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn mappings_fit_80_columns_and_keep_their_names_and_reasons() {
+        let region = |name: &str| RegionReport {
+            start: 0x7fff_ffff_0000,
+            end: 0x7fff_ffff_f000,
+            name: name.to_owned(),
+            resident: 12_345_678,
+            on_color: 1,
+            moved: 2,
+            immovable: 3,
+            why: [("shared memory".to_owned(), 1), ("locked for a device".to_owned(), 2)].into(),
+        };
+        let long = "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30";
+        let (regions, touched) = (vec![region(""), region(long)], Bytes(0));
+        let report = Report { pid: 1, regions, pauses_ns: Vec::new(), threads: 1, touched, waiting: 0 };
+        let shown = text(&report, WIDTH);
+        assert!(shown.lines().all(|line| columns(line) <= WIDTH), "{shown}");
+        let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("{long}: locked for a device (2), shared memory (1)")), "{shown}");
+    }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use isochrome_lab::read_evidence;
 use isochrome_model::evidence::{SCHEMA, SCHEMA_1};
+use isochrome_model::layout::WIDTH;
 use isochrome_report::{html, junit, markdown, text::table};
 
 use crate::args::ReportForm;
@@ -19,13 +20,14 @@ pub fn run(path: &Path, output: Option<&Path>, form: ReportForm) -> Result<Verdi
         folder.display()
     );
     let text = files::read_versioned(&path, &[SCHEMA, SCHEMA_1])?;
-    let evidence = read_evidence(&text).with_context(|| files::not_whole(&path))?;
+    let evidence = read_evidence(&text).with_context(|| files::not_whole(&path, SCHEMA))?;
+    let width = if output.is_some() { WIDTH } else { files::width() };
     let text = match form {
-        ReportForm { text: true, .. } => table(&evidence),
+        ReportForm { text: true, .. } => table(&evidence, width),
         ReportForm { markdown: true, .. } => markdown(&evidence),
         ReportForm { junit: true, .. } => junit(&evidence),
         ReportForm { .. } => html(&evidence),
     };
-    output.map_or_else(|| files::print(&text), |path| files::write(path, &text))?;
+    output.map_or_else(|| files::print_whole(&text), |path| files::write(path, &text))?;
     Ok(Verdict::Holds)
 }

@@ -88,7 +88,7 @@ pub fn leave_as(results: &Results, outcome: Outcome<'_>, numbers: &Value) -> Res
     if results.json {
         print_numbers(&id, numbers, context.seed)?;
     } else {
-        files::print(&text::table(&evidence))?;
+        files::print(&text::table(&evidence, files::width()))?;
     }
     results.output.as_ref().map_or(Ok(()), |path| files::write_json(path, &evidence))?;
     Ok(verdict)
@@ -110,7 +110,10 @@ pub fn leave_modeled(results: &Results, machine: &str, section: Section, raw: &s
 
 /// Prints `section`, as JSON or as text.
 pub fn print(json: bool, section: &Section, seed: u64) -> Result<()> {
-    if json { print_numbers(&section.id, &section.numbers, seed) } else { files::print(&text::section(section)) }
+    match json {
+        true => print_numbers(&section.id, &section.numbers, seed),
+        false => files::print(&text::section(section, files::width())),
+    }
 }
 
 fn print_numbers(id: &str, numbers: &Value, seed: u64) -> Result<()> {

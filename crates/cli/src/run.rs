@@ -200,7 +200,7 @@ fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::
     if options.json {
         files::print_json(evidence)?;
     } else {
-        files::print(&isochrome_report::text::table(evidence))?;
+        files::print(&isochrome_report::text::table(evidence, files::width()))?;
     }
     eprintln!("evidence and report: {}", folder.join("index.html").display());
     Ok(())

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::flood::{DoublePurge, Flood, Leaves};
 use isochrome_model::geometry::Geometry;
+use isochrome_model::layout;
 use isochrome_model::machine::Holds;
 use isochrome_model::sim::{
     Access, Allocation, ColorCurve, FloodCheck, FloodResult, Hierarchy, Kind, Level, LevelCounts, MACHINE_MODEL_SCHEMA,
@@ -194,7 +195,8 @@ fn machines() -> Result<()> {
         let machine = MachineModel::named(name).expect("named machines exist");
         writeln!(text, "{name:16} {}", machine.name)?;
         for source in &machine.sources {
-            writeln!(text, "{:16}   {source}", "")?;
+            let source = format!("{:16}   {source}", "");
+            writeln!(text, "{}", layout::wrap(&source, files::width(), 19))?;
         }
     }
     files::print(&text)

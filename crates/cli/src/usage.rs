@@ -29,6 +29,35 @@ pub fn example_hint(words: &[OsString]) -> String {
     format!("an example is: {}", example(&words_of(words), ""))
 }
 
+/// Returns the command line `words` with `value` in place of each word that is `word`, as a shell reads it.
+pub fn again(words: &[OsString], word: &str, value: &str) -> String {
+    let words = words_of(words).into_iter().map(|it| if it == word { value.to_owned() } else { it });
+    words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the command line `words` with the option `name` set to `value`, as a shell reads it.
+pub fn with_option(words: &[OsString], name: &str, value: &str) -> String {
+    let (mut words, mut kept) = (words_of(words).into_iter(), Vec::new());
+    while let Some(word) = words.next() {
+        if word == name {
+            words.next();
+        } else if !word.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')) {
+            kept.push(quoted(&word));
+        }
+    }
+    format!("{} {name} {}", kept.join(" "), quoted(value))
+}
+
+/// Returns `word` as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:,=@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
 /// Returns the command line to type instead of `words`.
 fn instead(error: &clap::Error, words: &[OsString]) -> String {
     let words = words_of(words);
@@ -125,6 +154,16 @@ mod tests {
             assert!(text.ends_with(&format!("  hint: {hint}\n")), "{line}: {text}");
             assert!(!text.contains("For more information"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_command_line_is_said_again_with_another_value() {
+        let words: Vec<OsString> =
+            ["./isochrome", "plan", "my tasks.json", "--cores", "2", "--json"].map(Into::into).into();
+        assert_eq!(again(&words, "2", "N"), "isochrome plan 'my tasks.json' --cores N --json");
+        assert_eq!(with_option(&words, "--cores", "3"), "isochrome plan 'my tasks.json' --json --cores 3");
+        assert_eq!(with_option(&words[..2], "--cores", "3"), "isochrome plan --cores 3");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
     }
 
     /// Returns the words of `line` as a shell would, with a number in place of what a command prints.

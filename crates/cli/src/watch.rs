@@ -142,7 +142,7 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     };
     sinks.finish()?;
     leave(options, &watched, head)?;
-    files::show(options.json, &files::versioned(WATCHED, &watched), || watched.text(options.rows))?;
+    files::show(options.json, &files::versioned(WATCHED, &watched), || watched.text(options.rows, files::width()))?;
     Ok(if watched.lost + watched.counters_taken > 0 { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
@@ -272,8 +272,20 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     }
 }
 
+/// Says what ends a watch of no given length; `None` if its length is given.
+fn end_of(options: &WatchOptions) -> Option<&'static str> {
+    match (options.duration, options.program.as_slice()) {
+        (Some(_), _) => None,
+        (None, []) => Some("watching until Ctrl-C (--duration 10s ends it by itself)"),
+        (None, _) => Some("watching until the program ends, or until Ctrl-C"),
+    }
+}
+
 impl<'o> Live<'o> {
     fn open(options: &'o WatchOptions) -> Result<Live<'o>> {
+        if let Some(line) = end_of(options) {
+            eprintln!("{line}");
+        }
         let sysfs = Sysfs::system();
         let online = sysfs.online_cpus()?;
         let cpus = match &options.cpu {

@@ -198,7 +198,7 @@ fn saved_samples_replay_to_the_same_palette_anywhere() {
 #[test]
 fn a_preemption_costs_on_a_modeled_machine_what_theory_says() {
     let output = isochrome(&["lab", "crpd", "--machine", "i7-2600", "--mhz", "1000"]);
-    let text = stdout(&output);
+    let text = stdout(&output).split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.starts_with("A preemption costs") && text.contains("On the modeled Intel Core"), "{text}");
     refused(&["lab", "crpd", "--machine", "i7-2600", "--mhz", "1000", "--level", "9"], "has no level 9");

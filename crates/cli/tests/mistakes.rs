@@ -31,7 +31,7 @@ struct Mistake {
 }
 
 /// Title, line, exit code, what the answer says and what it suggests. Linux gives no process a number as large as 4194305.
-const MISTAKES: [(&str, &str, i32, &str, &str); 36] = [
+const MISTAKES: [(&str, &str, i32, &str, &str); 38] = [
     ("No program", "exec", 125, "not provided", "isochrome exec --colors 0-3 ./control"),
     ("No program after the options", "exec --colors 0,1", 125, "PROGRAM ARGS", "isochrome exec --colors 0-3 ./control"),
     ("The program is not there", "exec --colors 0-3 contrl", 127, "contrl: cannot be started", "ls -l ./contrl"),
@@ -69,7 +69,13 @@ const MISTAKES: [(&str, &str, i32, &str, &str); 36] = [
     ("A typo in an option", "palette --memroy 1G", 1, "--memroy", "isochrome palette"),
     ("A process that is not there", "recolor 4194305 --colors 0-3", 1, "there is no process 4194305", "ps -e"),
     ("A process of another user", "recolor 1 --colors 0-3", 1, "belongs to another user", "run as root"),
-    ("A thread of the kernel", "recolor KERNEL --colors 0-3", 1, "a thread of the kernel", "name a program"),
+    (
+        "A thread of the kernel",
+        "recolor KERNEL --colors 0-3",
+        1,
+        "a thread of the kernel",
+        "isochrome recolor PID --colors 0-3",
+    ),
     ("Its own process", "recolor ITSELF --colors 0-3", 1, "cannot", "isochrome recolor"),
     ("A size without a unit", "plan tasks.json --cores 4 --memory 64", 1, "memory", "--memory"),
     ("A size in words", "palette --memory lots", 1, "`lots` is not a size", "64K or 2M"),
@@ -81,7 +87,21 @@ const MISTAKES: [(&str, &str, i32, &str, &str); 36] = [
         "taskset.toml cannot be read",
         "isochrome plan examples/kim2013-table1.json",
     ),
-    ("A file that is no JSON", "plan broken.json", 1, "broken.json: line 1", "hint"),
+    (
+        "A file that is no JSON",
+        "plan broken.json",
+        1,
+        "broken.json: line 1, column 12",
+        "isochrome plan examples/kim2013-table1.json",
+    ),
+    ("Evidence that is no JSON", "report broken.json", 1, "at line 1 column 12", "isochrome demo -o report"),
+    (
+        "Samples that are cut off",
+        "palette --replay cut.json",
+        1,
+        "cut.json: not a JSON object: EOF",
+        "isochrome palette --samples samples.json",
+    ),
     (
         "A key that does not exist",
         "plan unknown.toml --cores 1 --memory 1G",
@@ -89,7 +109,7 @@ const MISTAKES: [(&str, &str, i32, &str, &str); 36] = [
         "partition is not a field",
         "docs/reference/planning.md",
     ),
-    ("Tasks that no CPU can hold", "plan heavy.json", 2, "not schedulable", "hint"),
+    ("Tasks that no CPU can hold", "plan heavy.json", 2, "not schedulable", "isochrome plan heavy.json --cores 2"),
     (
         "A profile in place of a plan",
         "run profile.json",
@@ -172,6 +192,7 @@ fn prepared() -> TempDir {
     file("tasks.json", tasks.as_bytes());
     file("bits.json", br#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#);
     file("broken.json", b"{\"tasks\": [,]}");
+    file("cut.json", br#"{"schema":"isochrome-palette-samples/1","pages":["#);
     file("noise.bin", b"\xff\xfe\xfd\n");
     file("profile.json", br#"{"schema":"isochrome-profile/1"}"#);
     file("plan.json", br#"{"schema":"isochrome-plan/2"}"#);

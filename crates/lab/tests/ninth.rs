@@ -9,6 +9,7 @@ use isochrome_lab::read_evidence;
 use isochrome_lab::runner::{Amount, Experiment, run};
 use isochrome_lab::samples::{csv, read};
 use isochrome_model::evidence::{Evidence, Standing};
+use isochrome_model::layout::WIDTH;
 use isochrome_model::units::CpuId;
 use isochrome_report::{html, text};
 
@@ -28,7 +29,7 @@ fn a_made_up_experiment_is_run_kept_read_and_shown() {
     assert_eq!(section.standing, Some(Standing::Holds));
     let evidence = Evidence { sections: vec![section], ..synthetic::minimal() };
     assert_eq!(read_evidence(&serde_json::to_string(&evidence).unwrap()).unwrap(), evidence);
-    let (html, text) = (html(&evidence), text::table(&evidence));
+    let (html, text) = (html(&evidence), text::table(&evidence, WIDTH));
     assert!(html.contains("<h2>Coins</h2>") && html.contains("5 cents") && html.contains("✓ holds"), "{html}");
     assert!(text.contains("    1        10.0\n    5        50.0\n"), "{text}");
 }

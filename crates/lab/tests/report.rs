@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use isochrome_lab::kernels::{Condition, JobSummary};
 use isochrome_lab::read_evidence;
 use isochrome_model::evidence::{Evidence, SCHEMA_1};
+use isochrome_model::layout::WIDTH;
 use isochrome_model::units::{Bytes, Cycles};
 use isochrome_report::{self as report, text};
 
@@ -49,7 +50,7 @@ fn check(evidence: &Evidence) -> String {
     for outside in ["http:", "https:", " src=", "@import", "<link", "<script"] {
         assert!(!html.contains(outside), "{outside} in the report");
     }
-    let text = text::table(evidence);
+    let text = text::table(evidence, WIDTH);
     for (kind, output) in [("html", &html), ("text", &text)] {
         for word in output.split(|c: char| !c.is_ascii_alphanumeric()) {
             assert!(!["NaN", "inf", "Infinity"].contains(&word), "{word} in the {kind}");
@@ -66,7 +67,7 @@ fn the_report_is_the_one_checked_in() {
     let evidence = synthetic::full().evidence();
     golden("report.html", &check(&evidence));
     golden("report.md", &report::markdown(&evidence));
-    golden("report.txt", &text::table(&evidence));
+    golden("report.txt", &text::table(&evidence, WIDTH));
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn the_verdict_states_the_numbers_of_the_evidence() {
 #[test]
 fn every_kernel_size_and_condition_is_in_it() {
     let evidence = synthetic::full().evidence();
-    let (html, text) = (report::html(&evidence), text::table(&evidence));
+    let (html, text) = (report::html(&evidence), text::table(&evidence, WIDTH));
     for condition in ["alone", "unpartitioned", "partitioned", "single-writer"] {
         assert!(html.contains(&format!(">{condition}<")), "{condition}");
     }
@@ -154,7 +155,7 @@ fn a_high_water_mark_is_never_called_a_bound() {
 #[test]
 fn maxima_of_unequal_numbers_of_jobs_are_not_compared() {
     // The largest made-up filter has equally many jobs in every flooded condition; the matrix multiplication does not.
-    let text = text::table(&synthetic::full().evidence());
+    let text = text::table(&synthetic::full().evidence(), WIDTH);
     let row = |size: &str| text.lines().find(|line| line.trim_start().starts_with(size)).unwrap().to_owned();
     assert!(!row("8192").contains(" – "), "{}", row("8192"));
     assert_eq!(row("25 ").matches(" – ").count(), 3, "{}", row("25 "));
@@ -199,7 +200,7 @@ fn hostile_strings_stay_text() {
     }
     let html = check(&made.evidence());
     assert!(html.contains("href=\"./javascript:alert(1)\""));
-    assert!(!text::table(&made.evidence()).contains('\u{1b}'), "a terminal would obey it");
+    assert!(!text::table(&made.evidence(), WIDTH).contains('\u{1b}'), "a terminal would obey it");
 }
 
 #[test]
@@ -234,9 +235,9 @@ fn without_counters_lines_lost_by_time_stand_in_for_misses() {
     }
     let html = check(&made.evidence());
     assert!(html.contains("time of a job, cycles"));
-    let text = text::table(&made.evidence());
+    let text = text::table(&made.evidence(), WIDTH);
     let row = text.lines().find(|line| line.trim_start().starts_with("8192")).unwrap();
-    assert!(row.contains("  93 %   8.0 %  31"), "{row}");
+    assert!(row.contains("  93 %  8.0 %  31"), "{row}");
     made.outcomes().for_each(|outcome| outcome.jobs.lost_median = None);
     assert!(check(&made.evidence()).contains("lost before a job: – without own colors, – with"));
 }

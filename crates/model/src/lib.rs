@@ -11,6 +11,7 @@ pub mod export;
 pub mod flood;
 pub mod geometry;
 pub mod gf2;
+pub mod layout;
 pub mod machine;
 pub mod miss_ratio;
 pub mod names;

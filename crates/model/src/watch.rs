@@ -178,6 +178,7 @@ mod tests {
     use super::fixture::slice;
     use super::*;
     use crate::geometry::Geometry;
+    use crate::layout::WIDTH;
     use crate::miss_ratio::{Locality, Task, Touches};
     use crate::sim::{Level, Semantics, Simulator};
     use crate::stats::HighWaterMark;
@@ -258,12 +259,12 @@ mod tests {
         assert_eq!((watched.tasks[&7].name.as_str(), watched.tasks[&7].run_ns), ("new", 300));
         let sorted: Vec<_> = watched.sorted(Order::Time).iter().map(|(_, task)| task.run_ns).collect();
         assert_eq!(sorted, [500, 300]);
-        assert!(watched.text(10).contains("2 tasks"));
+        assert!(watched.text(10, WIDTH).contains("2 tasks"));
         // There is one series per thread, because Prometheus does not accept two series of the same name.
         assert_eq!(watched.prometheus().matches("isochrome_slices_total{thread=\"7\"").count(), 1);
         let one = watched.longest(1);
         assert_eq!((one.sorted(Order::Time)[0].1.run_ns, one.left_out), (500, 1));
-        assert!(one.text(10).contains("2 tasks") && one.tasks.len() == 1);
+        assert!(one.text(10, WIDTH).contains("2 tasks") && one.tasks.len() == 1);
         assert_eq!(watched.longest(2).former.len(), 1);
     }
 
@@ -306,12 +307,12 @@ mod tests {
     #[test]
     fn gaps_are_reported_and_counted() {
         let mut watched = Watched::default();
-        assert!(!watched.text(10).contains("missing"));
+        assert!(!watched.text(10, WIDTH).contains("missing"));
         for lost in [Some(3), Some(4), None] {
             watched.note(&Entry::Gap(Gap { cpu: CpuId(0), end: Ns(1), lost }));
         }
         assert_eq!((watched.lost, watched.counters_taken), (7, 1));
-        let text = watched.text(10);
+        let text = watched.text(10, WIDTH);
         assert!(text.contains("7 events lost") && text.contains("others had the counters 1 times"), "{text}");
         assert!(watched.prometheus().contains("isochrome_counters_taken_total 1"));
     }

@@ -11,6 +11,7 @@
 //! The elements and attributes are those that Jenkins, GitLab and pytest write or read.
 
 use isochrome_model::evidence::{Evidence, Section, Standing, format};
+use isochrome_model::layout;
 use isochrome_model::printable;
 use isochrome_model::running::{Aspect, Check, Run};
 use isochrome_model::units::Ns;
@@ -96,7 +97,7 @@ impl Suite<'_> {
                 skipped=(self.count(Kind::Skipped)) time=(seconds(self.duration)) timestamp=(timestamp(evidence.taken_unix_s)) {
                 "\n" (properties(evidence))
                 @for case in &self.cases { "\n" (case.element()) }
-                "\n" system-out { (text::section(self.section)) }
+                "\n" system-out { (text::section(self.section, layout::WIDTH)) }
                 @if !evidence.warnings.is_empty() {
                     "\n" system-err { @for warning in &evidence.warnings { (warning) "\n" } }
                 }

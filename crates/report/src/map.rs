@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::figure;
 use super::heat::HeatMap;
 use super::text::{plain, wrap};
+use isochrome_model::layout::{self, Align, Table};
 use isochrome_model::placement::{Assessment, ColorMap, ExpectedMisses, Kind, MappingColors};
 use isochrome_model::units::Bytes;
 
@@ -13,9 +14,12 @@ use isochrome_model::units::Bytes;
 const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 /// Greatest number of columns of the heat map in a terminal. If there are more colors, neighbors share a column.
 const COLUMNS: usize = 64;
+/// Columns that the numbers of a row need, and the spaces behind each.
+const NUMBERS_WIDE: usize = 36;
 
-/// Formats the map as text: the totals per color, then one row per mapping with the colors of its pages in order.
-pub fn text(map: &ColorMap) -> String {
+/// Formats the map as text in lines of at most `width` columns: the totals per color, then one row per mapping with the colors of its pages in
+/// order.
+pub fn text(map: &ColorMap, width: usize) -> String {
     let (total, shape) = (&map.total, map.shape);
     let mut text = String::new();
     let unknown = total.placement.unknown;
@@ -29,12 +33,14 @@ pub fn text(map: &ColorMap) -> String {
             total.placement.known(),
             if unknown == 0 { String::new() } else { format!(" ({:.1} %)", percent(unknown, total.pages)) }
         ),
+        width,
     );
     if unknown > 0 {
         wrap(
             &mut text,
             "UNKNOWN: frames that the palette does not know; sum and misses leave them out. The palette learns frames that are free: \
-             isochrome palette --save --memory 4G, before the program starts.",
+             `isochrome palette --save --memory 4G`, before the program starts.",
+            width,
         );
     }
     let kib = |pages: u64| pages * map.page_bytes.0 / 1024;
@@ -47,6 +53,7 @@ pub fn text(map: &ColorMap) -> String {
             kib(map.memory.private_file),
             if immovable.is_empty() { "none" } else { &immovable }
         ),
+        width,
     );
     let _ = writeln!(
         text,
@@ -57,32 +64,44 @@ pub fn text(map: &ColorMap) -> String {
         // A color holds as many pages as there are ways, whatever the line size.
         Bytes(u64::from(shape.ways) * map.page_bytes.0)
     );
-    let columns = shape.colors.min(COLUMNS as u32) as usize;
-    let last = shape.colors.saturating_sub(1).to_string();
-    let _ = writeln!(
-        text,
-        "{:>8} {:>7} {:>7} {:>6}  0{last:>width$}  mapping",
-        "pages",
-        "unknown",
-        "sum",
-        "adjac.",
-        width = columns.saturating_sub(1)
-    );
-    for mapping in &map.mappings {
-        let _ = writeln!(text, "{}  {}", row(&mapping.assessment), label(mapping));
-    }
-    let _ = writeln!(text, "{}  all together\n", row(total));
-    text += &balance(total);
+    text += &rows(map, width);
+    text += "\n";
+    text += &balance(total, width);
     wrap(
         &mut text,
         "pages: resident; sum: pages in colors that hold more pages than ways; adjac.: pages whose frames are neighbors; shades: pages of \
          each color, against the most of the row.",
+        width,
     );
     text
 }
 
+/// Formats the rows of the mappings. The mapping stands behind its shades if all have room there, and above them otherwise.
+fn rows(map: &ColorMap, width: usize) -> String {
+    let last = map.shape.colors.saturating_sub(1).to_string();
+    let places = map.shape.colors.min(COLUMNS as u32) as usize;
+    let colors = format!("0{last:>width$}", width = places.saturating_sub(1));
+    let rows: Vec<(&Assessment, String)> = map
+        .mappings
+        .iter()
+        .map(|mapping| (&mapping.assessment, label(mapping)))
+        .chain([(&map.total, "all together".to_owned())])
+        .collect();
+    let numbers = ["pages", "unknown", "sum", "adjac."].map(|head| (head, Align::Right));
+    let labels_wide = rows.iter().map(|(_, label)| layout::columns(label)).max().unwrap_or(0);
+    let is_beside = NUMBERS_WIDE + places + 2 + labels_wide <= width;
+    let (beside, behind) = if is_beside { (colors.as_str(), "mapping") } else { ("mapping", colors.as_str()) };
+    let mut table = Table::new(numbers.into_iter().chain([(beside, Align::Left)])).notes(behind);
+    for (assessment, label) in rows {
+        let shades = shades(&assessment.placement.per_color);
+        let (beside, behind) = if is_beside { (shades, label) } else { (label, shades) };
+        table.noted(numbers_of(assessment).into_iter().chain([beside]), behind);
+    }
+    table.text(width)
+}
+
 /// Describes how evenly the pages are distributed over the colors, and the expected misses.
-fn balance(total: &Assessment) -> String {
+fn balance(total: &Assessment, width: usize) -> String {
     let mut text = String::new();
     // In a large program, every color may have another number of pages. Above four pages per way, numbers are rounded up to
     // powers of two.
@@ -97,12 +116,13 @@ fn balance(total: &Assessment) -> String {
             _ => format!("{colors} up to {per_way}"),
         })
         .collect();
-    wrap(&mut text, &format!("Colors by pages per way: {}.", occupied.join(", ")));
+    wrap(&mut text, &format!("Colors by pages per way: {}.", occupied.join(", ")), width);
     let most = total.placement.per_color.iter().max().unwrap_or(&0);
     let least = total.placement.per_color.iter().min().unwrap_or(&0);
     wrap(
         &mut text,
         &format!("Pages per color: {least} to {most}. sum {} of {} pages.", total.sum, total.placement.known()),
+        width,
     );
     wrap(
         &mut text,
@@ -111,6 +131,7 @@ fn balance(total: &Assessment) -> String {
             misses(total, |m| m.linear),
             misses(total, |m| m.random)
         ),
+        width,
     );
     text
 }
@@ -123,16 +144,9 @@ fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
 }
 
-fn row(assessment: &Assessment) -> String {
+fn numbers_of(assessment: &Assessment) -> [String; 4] {
     let adjacent = assessment.contiguity.share().map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
-    format!(
-        "{:>8} {:>7} {:>7} {:>6}  {}",
-        assessment.pages,
-        assessment.placement.unknown,
-        assessment.sum,
-        adjacent,
-        shades(&assessment.placement.per_color)
-    )
+    [assessment.pages.to_string(), assessment.placement.unknown.to_string(), assessment.sum.to_string(), adjacent]
 }
 
 /// Returns one character per color, or per group of neighboring colors if there are too many.
@@ -191,6 +205,7 @@ pub fn svg(map: &ColorMap) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isochrome_model::layout::WIDTH;
     use isochrome_model::palette::{Palette, Rule};
     use isochrome_model::placement::{ColorShape, Residence, ResidentPage, SCHEMA};
     use isochrome_model::printable::is_printable;
@@ -236,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_map_tells_conflicts_misses_and_what_is_unknown() {
-        let text = text(&map());
+        let text = text(&map(), WIDTH);
         for what in [
             "8 resident pages, 6 of a known color, 2 unknown (25.0 %)",
             "UNKNOWN",
@@ -266,13 +281,28 @@ mod tests {
         let hostile = "\u{1b}[2J\u{9b}m\nall together\u{202e}\0";
         let mut map = map();
         map.command = "x".repeat(hostile.len());
-        let lines = text(&map).lines().count();
+        let lines = text(&map, WIDTH).lines().count();
         map.command = hostile.to_owned();
         map.mappings[0].name = format!("/tmp/{hostile}");
-        for shown in [text(&map), svg(&map)] {
+        for shown in [text(&map, WIDTH), svg(&map)] {
             assert!(shown.chars().all(|c| is_printable(c) || c == '\n'), "{shown:?}");
         }
-        assert_eq!(text(&map).lines().count(), lines, "{}", text(&map));
+        assert_eq!(text(&map, WIDTH).lines().count(), lines, "{}", text(&map, WIDTH));
+    }
+
+    #[test]
+    fn a_map_of_many_colors_and_long_names_fits_80_columns() {
+        let mut map = map();
+        map.shape.colors = 64;
+        for assessment in map.mappings.iter_mut().map(|mapping| &mut mapping.assessment).chain([&mut map.total]) {
+            assessment.pages = 123_456_789;
+            assessment.placement.per_color = (0..64).collect();
+        }
+        map.mappings[0].name = "/usr/lib/x86_64-linux-gnu/libpthread-of-another-machine.so.0.0.1".to_owned();
+        let text = text(&map, WIDTH);
+        assert!(text.lines().all(|line| layout::columns(line) <= WIDTH), "{text}");
+        assert!(text.contains(&shades(&(0..64).collect::<Vec<_>>())), "no color is left out: {text}");
+        assert!(text.contains("libpthread-of-another-machine.so.0.0.1"), "{text}");
     }
 
     #[test]

@@ -1,41 +1,45 @@
 //! Evidence as text for the terminal.
 
+use std::collections::BTreeSet;
+
 use isochrome_model::evidence::{Content, Evidence, Section, Table};
+use isochrome_model::layout::{self, Align};
 use isochrome_model::printable;
 
-/// Greatest number of columns of a line in a terminal.
-const WIDTH: usize = 100;
-
 /// Formats every section as [`section`] does, then the warnings.
-pub fn table(evidence: &Evidence) -> String {
-    let mut text: String = evidence.sections.iter().map(section).collect::<Vec<_>>().join("\n");
+pub fn table(evidence: &Evidence, width: usize) -> String {
+    let sections = evidence.sections.iter().map(|shown| section(shown, width));
+    let mut text: String = sections.collect::<Vec<_>>().join("\n");
     if evidence.sections.is_empty() {
-        wrap(&mut text, super::NOTHING);
+        wrap(&mut text, super::NOTHING, width);
     }
     for warning in &evidence.warnings {
-        wrap(&mut text, &format!("warning: {warning}"));
+        wrap(&mut text, &format!("warning: {warning}"), width);
     }
     text
 }
 
-/// Formats the conclusion, the texts and findings, and the tables that are not for reference. Figures are left out.
-pub fn section(section: &Section) -> String {
+/// Formats the conclusion, the texts and findings, and the tables that are not for reference, in lines of at most `width` columns. Figures are
+/// left out.
+pub fn section(section: &Section, width: usize) -> String {
     let mut text = String::new();
-    wrap(&mut text, &format!("{} {}", section.headline, section.basis));
+    wrap(&mut text, &format!("{} {}", section.headline, section.basis), width);
     for content in &section.content {
         match content {
             Content::Heading(heading) => {
                 text.push('\n');
-                wrap(&mut text, heading);
+                wrap(&mut text, heading, width);
             }
             Content::Text(paragraph) => {
                 text.push('\n');
-                wrap(&mut text, paragraph);
+                wrap(&mut text, paragraph, width);
             }
-            Content::Findings(found) => found.iter().for_each(|sentence| wrap(&mut text, &format!("- {sentence}"))),
+            Content::Findings(found) => {
+                found.iter().for_each(|sentence| wrap(&mut text, &format!("- {sentence}"), width));
+            }
             Content::Table(shown) if !shown.reference => {
                 text.push('\n');
-                align(&mut text, shown);
+                align(&mut text, shown, width);
             }
             Content::Table(_) | Content::Figure(_) => {}
         }
@@ -44,22 +48,23 @@ pub fn section(section: &Section) -> String {
 }
 
 /// Appends `table` with its columns aligned.
-fn align(text: &mut String, table: &Table) {
+fn align(text: &mut String, table: &Table, width: usize) {
     let plain_row = |row: &Vec<String>| row.iter().map(|cell| plain(cell)).collect::<Vec<_>>();
-    let rows: Vec<Vec<String>> = [&table.columns].into_iter().chain(&table.rows).map(plain_row).collect();
-    let cells = || rows.iter().filter(|row| row.len() > 1);
-    let width = |column: usize| cells().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0);
-    let columns: Vec<(usize, bool)> =
-        (0..table.columns.len()).map(|column| (width(column), table.is_number(column))).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&columns).map(|(cell, (width, number))| match number {
-            _ if row.len() == 1 => cell.clone(),
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
+    let side = |column| if table.is_number(column) { Align::Right } else { Align::Left };
+    let heads = plain_row(&table.columns).into_iter().enumerate().map(|(column, head)| (head, side(column)));
+    let mut shown = layout::Table::new(heads).keys(keys(table));
+    table.rows.iter().for_each(|row| shown.row(plain_row(row)));
+    text.push_str(&shown.text(width));
+}
+
+/// Returns the number of first columns that tell the rows apart; one if even all do not.
+fn keys(table: &Table) -> usize {
+    let rows = || table.rows.iter().filter(|row| row.len() > 1);
+    let differ = |count: &usize| {
+        let named: BTreeSet<&[String]> = rows().map(|row| &row[..(*count).min(row.len())]).collect();
+        named.len() == rows().count()
+    };
+    (1..table.columns.len()).find(differ).unwrap_or(1)
 }
 
 /// Returns `text` on one line, without the narrow spaces that terminals show badly, and without what a terminal would obey.
@@ -68,21 +73,29 @@ pub(super) fn plain(text: &str) -> String {
     printable::line(&text.collect::<String>())
 }
 
-/// Appends `paragraph` in lines of at most [`WIDTH`] columns.
-pub(super) fn wrap(text: &mut String, paragraph: &str) {
-    let mut column = 0;
-    for word in plain(paragraph).split_whitespace() {
-        let width = word.chars().count();
-        if column > 0 && column + 1 + width > WIDTH {
-            text.push('\n');
-            column = 0;
-        }
-        if column > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += width;
-    }
+/// Appends `paragraph` in lines of at most `width` columns; those of an item of a list are indented after the first.
+pub(super) fn wrap(text: &mut String, paragraph: &str, width: usize) {
+    let paragraph = plain(paragraph).split_whitespace().collect::<Vec<_>>().join(" ");
+    let indent = if paragraph.starts_with("- ") { 2 } else { 0 };
+    text.push_str(&layout::wrap(&paragraph, width, indent));
     text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_in_parts_names_its_rows_by_the_first_columns_that_tell_them_apart() {
+        let cells = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        let rows = ["all of it", "own colors"].map(|place| cells(["walk 512", place, "28.6", "38.3"])).to_vec();
+        let mut table = Table { columns: cells(["program", "in", "alone,ms", "beside,ms"]), rows, reference: false };
+        assert_eq!(keys(&table), 2);
+        let mut text = String::new();
+        align(&mut text, &table, 32);
+        assert_eq!(text.matches("own colors").count(), 2, "{text}");
+        // Rows that are alike are told apart by nothing.
+        table.rows[1] = table.rows[0].clone();
+        assert_eq!(keys(&table), 1);
+    }
 }

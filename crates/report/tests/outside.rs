@@ -4,6 +4,7 @@ use isochrome_model::evidence::figure::{
     Bar, Bars, Change, Changes, Chart, Dash, Figure, Hue, Line, Track, TrackBar, Tracks,
 };
 use isochrome_model::evidence::{Evidence, RawFile, SCHEMA, Section, Standing};
+use isochrome_model::layout::WIDTH;
 use isochrome_model::machine::Machine;
 use isochrome_model::printable::is_printable;
 use isochrome_model::running::{CpuInterval, Failure, Run};
@@ -143,7 +144,7 @@ fn names_leave_figures_and_test_results_well_formed_xml() {
 #[test]
 fn a_terminal_obeys_no_name() {
     for name in hostile() {
-        only_printable(&text::table(&evidence(&name)), "text", &name);
+        only_printable(&text::table(&evidence(&name), WIDTH), "text", &name);
     }
 }
 

@@ -28,7 +28,7 @@ pub enum ProcessError {
     },
     /// The process has no memory of its own.
     #[error(
-        "process {pid} ({command}) has no memory of its own: it is a thread of the kernel, or it has ended\n  hint: choose a user's process"
+        "process {pid} ({command}) has no memory of its own: it is a thread of the kernel, or it has ended\n  hint: choose a program, which has memory (RSS): `ps -e -o pid,rss,comm` shows it"
     )]
     NoUserMemory {
         /// The process.

@@ -16,7 +16,9 @@ pub enum RecolorError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The process is a thread of the kernel, which has no memory of its own.
-    #[error("process {pid} is a thread of the kernel, which has no memory of its own\n  hint: name a program")]
+    #[error(
+        "process {pid} is a thread of the kernel, which has no memory of its own\n  hint: name a program, which has memory (RSS): `ps -e -o pid,rss,comm` shows it"
+    )]
     KernelThread {
         /// The process.
         pid: i32,

@@ -427,11 +427,15 @@ pub fn csv(measured: &Compared) -> String {
 #[cfg(test)]
 mod tests {
     use isochrome_report::chart::draw;
-    use isochrome_report::text::section as text;
 
     use super::*;
     use crate::compare::conclude::{About, Samples, conclude};
     use crate::compare::run::{Recorded, Settings};
+
+    /// Returns the text of `section` in lines so long that sentences are seldom broken.
+    fn text(section: &Section) -> String {
+        isochrome_report::text::section(section, 200)
+    }
 
     /// Returns the result of `blocks` blocks in which windows apart take `factor` times as long, in a noise of ±1 %.
     fn compared(blocks: u64, factor: f64) -> Compared {

@@ -115,7 +115,11 @@ mod tests {
     use super::*;
     use isochrome_model::placement::ColorShape;
     use isochrome_report::chart::draw;
-    use isochrome_report::text::section as text;
+
+    /// Returns the text of `section` in lines so long that sentences are seldom broken.
+    fn text(section: &Section) -> String {
+        isochrome_report::text::section(section, 200)
+    }
 
     fn conflicts(slope: f64) -> Conflicts {
         let walk = |placing, sum: u64| BufferWalk {

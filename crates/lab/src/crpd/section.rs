@@ -181,7 +181,11 @@ mod tests {
     use super::*;
     use crate::crpd::tests::modeled;
     use isochrome_report::chart::draw;
-    use isochrome_report::text::section as text;
+
+    /// Returns the text of `section` in lines so long that sentences are seldom broken.
+    fn text(section: &Section) -> String {
+        isochrome_report::text::section(section, 200)
+    }
 
     fn words(crpd: &Crpd) -> String {
         text(&section(crpd)).split_whitespace().collect::<Vec<_>>().join(" ")

@@ -82,7 +82,11 @@ mod tests {
     use super::*;
     use crate::flood::tests::verified;
     use isochrome_report::chart::draw;
-    use isochrome_report::text::section as text;
+
+    /// Returns the text of `section` in lines so long that sentences are seldom broken.
+    fn text(section: &Section) -> String {
+        isochrome_report::text::section(section, 200)
+    }
 
     #[test]
     fn a_flood_that_falls_short_is_named_and_so_is_the_worst() {

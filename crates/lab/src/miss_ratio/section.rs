@@ -210,7 +210,11 @@ mod tests {
     use crate::miss_ratio::tests::{executed, task};
     use isochrome_model::miss_ratio::{Locality, Task};
     use isochrome_report::chart::draw;
-    use isochrome_report::text::section as text;
+
+    /// Returns the text of `section` in lines so long that sentences are seldom broken.
+    fn text(section: &Section) -> String {
+        isochrome_report::text::section(section, 200)
+    }
 
     /// Returns the comparison after a search whose tries had these sizes and ratios; the last try is its result.
     fn searched(tries: &[(u64, f64)]) -> Comparison {

@@ -193,7 +193,11 @@ mod tests {
     use super::*;
     use crate::packets::tests::measured;
     use isochrome_report::chart::draw;
-    use isochrome_report::text::section as text;
+
+    /// Returns the text of `section` in lines so long that sentences are seldom broken.
+    fn text(section: &Section) -> String {
+        isochrome_report::text::section(section, 200)
+    }
 
     fn of(paths: Vec<Net>) -> Section {
         section(&Packets { paths })

@@ -130,7 +130,11 @@ mod tests {
     use super::*;
     use crate::switch::tests::modeled;
     use isochrome_report::chart::draw;
-    use isochrome_report::text::section as text;
+
+    /// Returns the text of `section` in lines so long that sentences are seldom broken.
+    fn text(section: &Section) -> String {
+        isochrome_report::text::section(section, 200)
+    }
 
     #[test]
     fn the_table_has_both_parts_of_every_condition() {

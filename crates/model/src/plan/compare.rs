@@ -130,10 +130,7 @@ impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tasks, cores, partitions, memory, .. } = self;
         writeln!(f, "{tasks} tasks, {cores} cores, {partitions} partitions, {memory}\n")?;
-        writeln!(
-            f,
-            "| method | fewest partitions | of all | memory used of that | least utilization with all | proven bounds |"
-        )?;
+        writeln!(f, "| method | partitions | of all | memory used | utilization | proven bounds |")?;
         writeln!(f, "|---|---:|---:|---:|---:|---|")?;
         for Compared { method, fewest, share, memory_used, least, bounds } in &self.methods {
             let percent = |share: &Option<f64>| share.map(|share| format!("{:.0} %", share * 100.0));

@@ -8,6 +8,7 @@ use crate::analysis::sensitivity::Change;
 use crate::analysis::sharing::shared;
 use crate::analysis::{Analysis, Charges, Conditions, assumptions, liu_layland_bound, utilization};
 use crate::costs::Costs;
+use crate::layout::{Align, Table, WIDTH};
 use crate::machine::Source;
 use crate::replacement::{Contradicted, Replacement};
 use crate::supply::ChargedSupply;
@@ -29,12 +30,14 @@ pub fn plan_text(set: &TaskSet, plan: &Plan, reasons: &[Reason]) -> String {
             format_list(&core.partitions),
             core.utilization
         );
+        let heads = ["times in ms", "partitions", "response", "deadline", "no cache delay"];
+        let _ = writeln!(text, "  {:<20} {:<16} {:>10} {:>10}  {}", heads[0], heads[1], heads[2], heads[3], heads[4]);
         for task in &core.tasks {
             let reason =
                 reasons.iter().find(|reason| reason.task == task.name).map_or("", |reason| reason.text.as_str());
             let _ = writeln!(
                 text,
-                "  {:<20} partitions {:<16} response {:>10} of {:>10} ms, {} without cache delays\n    {reason}",
+                "  {:<20} {:<16} {:>10} {:>10}  {:>14}\n    {reason}",
                 task.name,
                 format_list(&task.partitions),
                 milliseconds(task.response_ns),
@@ -170,7 +173,7 @@ fn unschedulable_text(set: &TaskSet, plan: &Plan) -> String {
         false => String::new(),
     };
     format!(
-        "not schedulable{}{limit}: no place for {}\n  hint: an analysis of an allocation says what would mend a core\n",
+        "not schedulable{}{limit}: no place for {}\n",
         if proven { ", proven" } else { " as far as this method can tell" },
         plan.unplaced.join(", "),
     )
@@ -236,33 +239,21 @@ fn core_text(set: &TaskSet, core: &Core, analyzed: &Analyzed) -> String {
     let withheld = analyzed.supply.is_some();
     let _ = writeln!(
         text,
-        "CPU {}  utilization {used:.4} (Eq. 1; as a test for D = T it would have to be at most {:.4})\n  {:<20} {:>11} {:>11} {:>10} {:>12} {:>9} {:>9}{}",
+        "CPU {}  utilization {used:.4} (Eq. 1; as a test for D = T: at most {:.4})",
         core.cpu,
         liu_layland_bound(core.tasks.len()),
-        "times in ms",
-        "response",
-        "deadline",
-        "own",
-        "interference",
-        "warm-up",
-        "CRPD",
-        if withheld { "  withheld" } else { "" },
     );
+    let heads = ["response", "deadline", "own", "interference", "warm-up", "CRPD"];
+    let heads = heads.into_iter().chain(withheld.then_some("withheld")).map(|head| (head, Align::Right));
+    let mut table = Table::new([("times in ms", Align::Left)].into_iter().chain(heads)).indented(2);
     for (&task, bound) in core.members.iter().zip(&core.bounds) {
         let known = &set.tasks()[task];
-        let _ = writeln!(
-            text,
-            "  {:<20} {:>11} {:>11} {:>10} {:>12} {:>9} {:>9}{}",
-            known.name,
-            milliseconds(bound.verdict.response_ns()),
-            ms(known.deadline_ns),
-            ms(bound.own_ns),
-            ms(bound.interference_ns),
-            ms(bound.omega_ns),
-            ms(bound.gamma_ns),
-            if withheld { format!(" {:>9}", ms(bound.withheld_ns)) } else { String::new() },
-        );
+        let times = [known.deadline_ns, bound.own_ns, bound.interference_ns, bound.omega_ns, bound.gamma_ns];
+        let times = times.into_iter().chain(withheld.then_some(bound.withheld_ns)).map(ms);
+        let cells = [known.name.clone(), milliseconds(bound.verdict.response_ns())];
+        table.row(cells.into_iter().chain(times));
     }
+    text += &table.text(WIDTH);
     let mut limit = |what: &str, change: Change, shown: &dyn Fn(u64) -> String| {
         let _ = match change {
             Change::Most(value) => writeln!(text, "  {what}: at most {}", shown(value)),

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{COST_GOAL, CpuSteal, Order, TaskStatistics, Watched};
+use crate::layout::{Align, Table};
 use crate::printable;
 use crate::stats::HighWaterMark;
 
@@ -25,6 +26,12 @@ pub const COLUMNS: [(&str, usize); 13] = [
 
 /// Indices of the columns that are empty without counters.
 pub const COUNTED: std::ops::Range<usize> = 9..13;
+
+/// Columns in front of a timeline.
+const STRIP_AT: usize = 27;
+
+/// Greatest number of bars of a timeline.
+const BARS_MAX: usize = 60;
 
 impl Watched {
     /// Summarizes all tasks: their number, the duration, the steal time, and how far the counters can be trusted.
@@ -71,27 +78,22 @@ impl Watched {
         ]
     }
 
-    /// Formats the `rows` tasks that ran longest as a table, with the timeline of each.
-    pub fn text(&self, rows: usize) -> String {
+    /// Formats the `rows` tasks that ran longest as a table for a terminal of `width` columns, with the timeline of each.
+    pub fn text(&self, rows: usize, width: usize) -> String {
         let mut text = self.head() + "\n";
-        let line = |cells: [&str; COLUMNS.len()]| {
-            let cells = cells.iter().zip(COLUMNS).map(|(cell, (name, width))| match name {
-                "name" => format!("{cell:width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-            cells.collect::<Vec<_>>().join(" ") + "\n"
-        };
-        text.push_str(&line(COLUMNS.map(|(name, _)| name)));
+        let side = |name| if name == "name" { Align::Left } else { Align::Right };
+        // Thread and name stand in front of every part of a table that is too wide.
+        let mut table = Table::new(COLUMNS.map(|(name, _)| (name, side(name)))).keys(2);
         let mut shown = self.sorted(Order::Time);
         shown.truncate(rows);
-        for (thread, task) in &shown {
-            text.push_str(&line(self.cells(*thread, task).each_ref().map(String::as_str)));
-        }
+        shown.iter().for_each(|(thread, task)| table.row(self.cells(*thread, task)));
+        text.push_str(&table.text(width));
         if let Some(from) = self.kept_since(&shown) {
             let _ = writeln!(text, "{}:", self.strip_head(from));
+            let bars = width.saturating_sub(STRIP_AT + 1).clamp(1, BARS_MAX) as u16;
             for (thread, task) in shown {
-                let _ =
-                    writeln!(text, "{thread:>8} {:16} |{}|", printable::line(&task.name), self.strip(task, from, 60));
+                let (name, strip) = (printable::line(&task.name), self.strip(task, from, bars));
+                let _ = writeln!(text, "{thread:>8} {name:16} |{strip}|");
             }
         }
         if self.state.cost.is_some() {
@@ -134,22 +136,23 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
+    use crate::layout::{WIDTH, columns};
     use crate::units::CpuId;
     use crate::watch::fixture::{slice, state};
-    use crate::watch::{Cost, Counts, Entry, RecordCost, Slice, State, SwitchOut, Watched, csv_line};
+    use crate::watch::{COLUMNS, Cost, Counts, Entry, RecordCost, Slice, State, SwitchOut, Watched, csv_line};
 
     #[test]
     fn without_counters_nothing_is_said_of_misses() {
         let mut watched = Watched::default();
         watched.note(&Entry::Slice(slice(7, 0, 0, 400, SwitchOut::Asleep)));
-        assert!(watched.text(10).contains("no counters") && !watched.prometheus().contains("misses_total"));
+        assert!(watched.text(10, WIDTH).contains("no counters") && !watched.prometheus().contains("misses_total"));
         assert!(watched.prometheus().contains("isochrome_slices_total{thread=\"7\",name=\"task 7\"} 1"));
         assert_eq!(csv_line(&slice(7, 0, 0, 400, SwitchOut::Asleep)), "0,400,0,7,\"task 7\",asleep,,,,\n");
         let counts = Some(Counts { accesses: 4000, misses: 1000, instructions: 9000, cycles: 4500 });
         watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, SwitchOut::Asleep) }));
         let task = &watched.tasks[&7];
         assert_eq!((task.miss_ratio_now, task.instructions_per_cycle()), (Some(0.25), Some(2.0)));
-        assert!(watched.prometheus().contains("misses_total") && !watched.text(10).contains("no counters"));
+        assert!(watched.prometheus().contains("misses_total") && !watched.text(10, WIDTH).contains("no counters"));
     }
 
     #[test]
@@ -157,7 +160,7 @@ mod tests {
         let mut watched = Watched::default();
         watched.note(&Entry::Slice(slice(7, 0, 0, 400, SwitchOut::Asleep)));
         watched.note(&Entry::State(state()));
-        let text = watched.text(10);
+        let text = watched.text(10, WIDTH);
         assert!(text.contains("CPU 0 steal 25.0 %") && text.contains("no counters here"), "{text}");
         // The kernel's records take 10 000 times 2 us (quartiles 1.5 and 2.5 us), and the watching process takes 0.5 % of a
         // CPU.
@@ -174,11 +177,27 @@ mod tests {
         let name = "\u{1b}[2J\u{9b}\"\n\u{202e}9 root\0".to_owned();
         let (mut watched, hostile) = (Watched::default(), Slice { name, ..slice(7, 0, 0, 400, SwitchOut::Asleep) });
         watched.note(&Entry::Slice(hostile.clone()));
-        for output in [watched.text(10), watched.prometheus(), csv_line(&hostile)] {
+        for output in [watched.text(10, WIDTH), watched.prometheus(), csv_line(&hostile)] {
             assert!(output.chars().all(|c| crate::printable::is_printable(c) || c == '\n'), "{output:?}");
             assert!(output.lines().all(|line| !line.starts_with("9 root")), "{output}");
         }
         assert_eq!(csv_line(&hostile).lines().count(), 1);
+    }
+
+    #[test]
+    fn tables_and_timelines_fit_80_columns() {
+        let mut watched = Watched::default();
+        let counts = Some(Counts { accesses: 4_000_000_000, misses: 3_000_000_000, instructions: 9, cycles: 4500 });
+        for thread in [7, 4_194_304] {
+            let name = "kworker/u256:12".to_owned();
+            let slice = slice(thread, 127, 0, 123_456_789_012, SwitchOut::Preempted);
+            watched.note(&Entry::Slice(Slice { name, counts, ..slice }));
+        }
+        let text = watched.text(10, WIDTH);
+        assert!(text.lines().skip(1).all(|line| columns(line) <= WIDTH), "{text}");
+        for column in COLUMNS.iter().flat_map(|(name, _)| name.split(' ')) {
+            assert!(text.contains(column), "no {column}: {text}");
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ mod tests {
         let mut watched = Watched::default();
         watched.note(&Entry::Slice(slice(7, 0, 0, 3000, SwitchOut::Preempted)));
         watched.note(&Entry::Slice(slice(8, 0, 3000, 6000, SwitchOut::Preempted)));
-        let text = watched.text(10);
+        let text = watched.text(10, 88);
         let half = |filled: bool| if filled { "█" } else { " " }.repeat(30);
         assert!(text.contains(&format!("|{}{}|", half(true), half(false))), "{text}");
         assert!(text.contains(&format!("|{}{}|", half(false), half(true))), "{text}");

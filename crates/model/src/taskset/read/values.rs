@@ -73,7 +73,8 @@ pub(in crate::taskset) fn parse(text: &str) -> Result<Spanned, ReadError> {
         if let Err(error) = json {
             return Err(ReadError::Syntax {
                 at: Spot { line: error.line().max(1), column: error.column().max(1) },
-                problem: error.to_string(),
+                // The location is said already.
+                problem: error.to_string().split(" at line ").next().unwrap_or_default().to_owned(),
                 format: "JSON",
             });
         }
