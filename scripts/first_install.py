@@ -42,6 +42,8 @@ NOT_OURS = [
     *["/proc", "/sys", "/dev", "/run", "/tmp", "/home/user", "/source", "/given", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/log", "/root/.rustup"],
     *["/root/.cargo/registry", "/root/.cargo/git", "/root/.cargo/.package-cache", "/root/.cargo/.global-cache", "/root/.cargo/.crates", "/etc/ld.so.cache"],
 ]
+# Variables by which programs are told whom to trust.
+TRUST = ["SSL_CERT_FILE", "CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO", "PIP_CERT"]
 PATH = "/opt/tools/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Lines of a command's output that are written down: as many at the beginning and at the end.
 LINES_SHOWN = 12
@@ -75,8 +77,8 @@ class CouldNotRun(Exception):
 class Way:
     """One way of installing: commands of root before the files are listed, to install, of root or a user to try, and to remove."""
 
-    def __init__(self, needs=(), install=(), tried=(), remove=(), given=(), source=False):
-        self.needs, self.install, self.tried, self.remove = needs, install, tried, remove
+    def __init__(self, needs=(), install=(), first=THREE, tried=(), remove=(), given=(), source=False):
+        self.needs, self.install, self.first, self.tried, self.remove = needs, install, first, tried, remove
         self.given, self.source = given, source
 
 
@@ -122,6 +124,8 @@ def ways(options):
         found["wheel"] = Way(
             needs=["apt-get install -y -qq --no-install-recommends python3-venv"],
             install=["python3 -m venv /opt/tools", f"/opt/tools/bin/pip install --quiet /given/{options.wheel.name}"],
+            # The wheel has the Python package and `isochrome-sweep`, not the program.
+            first=["isochrome-sweep --version", "isochrome-sweep --help | head -n 3"],
             tried=["/opt/tools/bin/python -c 'import isochrome; print(isochrome.__version__)'"],
             remove=["rm -r /opt/tools"],
             given=[options.wheel],
@@ -144,11 +148,12 @@ class Chroot:
         if way.source:
             archive = subprocess.run(["git", "-C", ROOT, "archive", "HEAD"], check=True, stdout=subprocess.PIPE).stdout
             subprocess.run(["tar", "-C", self.root / "source", "-x"], check=True, input=archive)
-        # The network of this machine, and whom it trusts.
-        for path in ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt"):
-            if Path("/", path).exists():
-                (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(Path("/", path), self.root / path)
+        # The network of this machine, and whom it trusts: a proxy may have an authority of its own.
+        shutil.copy2("/etc/resolv.conf", self.root / "etc/resolv.conf")
+        self.trusted = []
+        if trusted := os.environ.get("SSL_CERT_FILE"):
+            shutil.copy2(trusted, self.root / "given/trusted.crt")
+            self.trusted = [f"{name}=/given/trusted.crt" for name in TRUST]
         self.text, self.failures = [], []
 
     def run(self, line, user="root"):
@@ -162,7 +167,7 @@ class Chroot:
         ]
         # The command's own folder in memory lasts as long as the command: isochrome has to work with nothing set up.
         home = "/root" if user == "root" else f"/home/{user}"
-        inner = f"env -i HOME={home} USER={user} LANG=C.UTF-8 TERM=dumb DEBIAN_FRONTEND=noninteractive PATH={PATH} sh -c"
+        inner = f"env -i HOME={home} USER={user} LANG=C.UTF-8 TERM=dumb DEBIAN_FRONTEND=noninteractive PATH={PATH} {' '.join(self.trusted)} sh -c"
         enter = f"exec chroot . {'' if user == 'root' else f'setpriv --reuid={user} --regid={user} --init-groups '}{inner} \"cd $HOME; $LINE\""
         script = " && ".join(["mount --make-rprivate /", f"cd '{self.root}'", *mounts, enter.replace("$HOME", home)])
         done = subprocess.run(
@@ -228,7 +233,7 @@ def tried(name, base, way, options):
         chroot.show(line)
     added = chroot.files() - before
     chroot.text.append(f"[{len(added)} files and folders were added]")
-    for line in THREE:
+    for line in way.first:
         # 3: the machine was too noisy for a conclusion, which is an answer.
         chroot.show(line, "user", accepted=(0, 3), all_lines=name == "deb")
     without = chroot.files()
@@ -243,7 +248,7 @@ def tried(name, base, way, options):
         chroot.show(line)
     # Folders of what came in between are not ours any more.
     kept = shown_by | {str(folder) for path in shown_by for folder in Path(path).parents}
-    left = sorted(chroot.files() - before - kept)
+    left = sorted(path for path in chroot.files() - before - kept if chroot.run(f"dpkg-query -S '{path}'")[0] != 0)
     gone = sorted(before - chroot.files())
     chroot.text.append(f"[{len(left)} files and folders are left, {len(gone)} of before are gone]")
     chroot.failures += [f"left behind: {path}" for path in left[:20]] + [f"gone: {path}" for path in gone[:20]]
