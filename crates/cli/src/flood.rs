@@ -26,6 +26,7 @@ use crate::coloring::listed;
 use crate::context::Context;
 use crate::files;
 use crate::probe::saved;
+use crate::progress::{self, Takes};
 use crate::results::{self, Outcome};
 use crate::verdict::Verdict;
 
@@ -163,9 +164,11 @@ fn flood(
     };
     let _settings = context.pin();
     let flooder = Flooder::new(pool, target.geometry, first, &colors, pattern)?.with_passes(options.passes);
+    let length = Duration::from_nanos(options.duration.0);
+    let _bar = progress::step("flooding", Takes::For(length), "");
     let begin = Instant::now();
     let mut floods = 0;
-    while begin.elapsed() < Duration::from_nanos(options.duration.0) && !interrupt::interrupted() {
+    while begin.elapsed() < length && !interrupt::interrupted() {
         flooder.run();
         floods += 1;
     }

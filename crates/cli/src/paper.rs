@@ -16,6 +16,7 @@ use isochrome_report::{figure, text};
 use serde_json::Value;
 
 use crate::args::{Arguments, PaperOptions, Verb};
+use crate::progress::{self, Takes};
 use crate::verdict::Verdict;
 use crate::{evidence, files};
 
@@ -58,7 +59,10 @@ fn listed() -> String {
 
 /// Plays a figure, prints it, and leaves it in the folder that `options` name.
 fn play(options: &PaperOptions, paper: &Paper, figure: &PaperFigure, number: usize) -> Result<()> {
+    let bar =
+        progress::step(format!("playing {}", figure.full_name(paper)), Takes::Words("seconds, up to a minute"), "");
     let played = figure.play(paper)?;
+    bar.finish_and_clear();
     let compared = figure.compare(paper, &played)?;
     let numbers = figure.numbers_of(paper, &played, &compared);
     let section = figure.section(paper, &played, &compared);

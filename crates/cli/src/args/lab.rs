@@ -16,14 +16,22 @@ pub enum Experiment {
     /// Measure the cost of conflicts among a buffer's pages
     ///
     /// It walks over balanced, random and conflicting buffers
+    #[command(after_help = "Examples:\n  isochrome lab conflicts\n  \
+                      isochrome lab conflicts --buffers 80 -o conflicts.json")]
     Conflicts(ConflictsOptions),
     /// Measure the cache-related preemption delay against the size of the working set
+    #[command(after_help = "Examples:\n  isochrome lab crpd\n  \
+                      isochrome lab crpd --kind code --step 25 -o crpd.json\n  \
+                      isochrome report crpd.json -o crpd.html")]
     Crpd(CrpdOptions),
     /// Measure the cost of switches and preemptions, its direct part and its cache part
+    #[command(after_help = "Examples:\n  isochrome lab switch\n  isochrome lab switch --blocks 20 --json")]
     Switch(SwitchOptions),
     /// Measure the cost of packets in a network stack after a flood
     ///
     /// Its components have all colors, and colors of their own
+    #[command(after_help = "Examples:\n  isochrome lab net\n  \
+                      isochrome lab net --path memory --sizes 64,1500 -o net.json")]
     Net(NetOptions),
     /// Flood a cache, to leave it in the worst state for tasks, and verify the effect
     #[command(
@@ -75,6 +83,8 @@ pub struct PaperOptions {
 #[derive(Debug, Subcommand)]
 pub enum BenchKernel {
     /// Measure the cost of a flood to a digital filter, one sample per job
+    #[command(after_help = "Examples:\n  isochrome lab filter --taps 512 --element i32\n  \
+                      isochrome lab filter --colors 0-3 -o filter.json")]
     Filter {
         /// Number of coefficients, 4 to 8192
         #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -87,6 +97,7 @@ pub enum BenchKernel {
         options: RunOptions,
     },
     /// Measure the cost of a flood to a discrete cosine transform per job
+    #[command(after_help = "Examples:\n  isochrome lab dct --points 1024 -o dct.json")]
     Dct {
         /// Number of points, a power of two from 64 to 8192
         #[arg(long, value_name = "N", default_value_t = 2048)]
@@ -96,6 +107,7 @@ pub enum BenchKernel {
         options: RunOptions,
     },
     /// Measure the cost of a flood to a fast Fourier transform per job
+    #[command(after_help = "Examples:\n  isochrome lab fft --points 1024 -o fft.json")]
     Fft {
         /// Number of points, a power of two from 64 to 4096
         #[arg(long, value_name = "N", default_value_t = 2048)]
@@ -105,6 +117,7 @@ pub enum BenchKernel {
         options: RunOptions,
     },
     /// Measure the cost of a flood after each time slice of a 64x64 matrix multiplication
+    #[command(after_help = "Examples:\n  isochrome lab matmul --slice-us 100 -o matmul.json")]
     Matmul {
         /// Time slice in microseconds, 1 to 10000
         #[arg(long, value_name = "US", default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -114,6 +127,7 @@ pub enum BenchKernel {
         options: RunOptions,
     },
     /// Measure the cost of a flood to a matrix multiplication that the filter interrupts
+    #[command(after_help = "Examples:\n  isochrome lab combined --rate-hz 1000 -o combined.json")]
     Combined {
         /// Number of interruptions per second of the multiplication's time, 100 to 100000
         #[arg(long, value_name = "HZ", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
