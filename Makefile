@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python wheel lint bench results papers torture fuzz compat emulated matrix build install uninstall deb dist deny licenses release-check book mdbook
+.PHONY: demo check test test-python wheel lint bench results papers pages torture fuzz compat emulated matrix build install uninstall deb dist deny licenses release-check book mdbook
 
 # Paths of the machine that builds are no part of what is built: everybody who builds a release gets the same bytes.
 REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/isochrome
@@ -89,6 +89,10 @@ results: toolchain
 # Plays the papers' figures, and makes docs/results/papers.md and its drawings from them.
 papers: toolchain
 	UPDATE_GOLDEN=1 $(CARGO) test --locked -p isochrome-report --test papers
+
+# Shows the report that tests compare at three widths in a browser, and fails if anything overflows. Needs Chromium.
+pages:
+	$(PYTHON) scripts/pages.py crates/lab/tests/data/report.html
 
 # Recolors a program 1000 times, kills the tool 1000 times as it does so, and has 1000 of its system calls fail; kills the memory server 200
 # times, and has it read 1000 policies. Needs root, and strace.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use isochrome_model::machine::Holds;
 use isochrome_model::sim::MachineModel;
-use isochrome_model::sim::scenario::{self, SCHEMA, Scenario, ScenarioError, Task, TaskOutcome};
+use isochrome_model::sim::scenario::{self, Scenario, ScenarioError, Task, TaskOutcome};
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, Ns, format_list};
 
@@ -164,22 +164,11 @@ impl Request<'_> {
                 single_writer: false,
             }
         };
-        let scenario = Scenario {
-            schema: SCHEMA.to_owned(),
-            machine: None,
-            levels: Vec::new(),
-            shared_levels: 0,
-            timing: None,
-            // The number of CPUs is fixed, so that every run has the same caches.
-            cpus: Some(self.programs.len() as u32),
-            page: None,
-            memory: None,
-            slice_cycles: sharing
-                .filter(|(sharing, _)| *sharing == Sharing::IntraCore)
-                .map(|(_, slice)| self.cycles(slice)),
-            tasks: [program].into_iter().chain(others).enumerate().map(task).collect(),
-            preemptions: Vec::new(),
-        };
+        // The number of CPUs is fixed, so that every run has the same caches.
+        let cpus = self.programs.len() as u32;
+        let tasks = [program].into_iter().chain(others).enumerate().map(task).collect();
+        let slice = sharing.filter(|(sharing, _)| *sharing == Sharing::IntraCore).map(|(_, slice)| self.cycles(slice));
+        let scenario = Scenario { slice_cycles: slice, ..Scenario::of(cpus, tasks) };
         let mut no_trace = |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let mut outcome = scenario::run(&scenario, self.machine, &mut no_trace, progress)?;
         Ok(outcome.tasks.swap_remove(0))

@@ -12,7 +12,7 @@ use crate::evidence::figure::{Bar, Bars, Chart, Dash, Hue, Line};
 use crate::evidence::format::significant;
 use crate::plan::{Method, Objective, Request, plan};
 use crate::sim::MachineModel;
-use crate::sim::scenario::{self, SCHEMA, Scenario, Task, TaskOutcome};
+use crate::sim::scenario::{self, Scenario, Task, TaskOutcome};
 use crate::taskset::PartitionSet;
 use crate::taskset::TaskSet;
 use crate::taskset::read::{Overrides, task_set};
@@ -169,19 +169,8 @@ impl Reservation {
                 single_writer: false,
             }
         };
-        let scenario = Scenario {
-            schema: SCHEMA.to_owned(),
-            machine: None,
-            levels: Vec::new(),
-            shared_levels: 0,
-            timing: None,
-            cpus: Some(count as u32),
-            page: None,
-            memory: None,
-            slice_cycles: None,
-            tasks: std::iter::once(number).chain(others).map(task).collect(),
-            preemptions: Vec::new(),
-        };
+        let tasks = std::iter::once(number).chain(others).map(task).collect();
+        let scenario = Scenario::of(count as u32, tasks);
         let no_traces = &mut |_: &str| Err(std::io::Error::other("workloads only"));
         let mut outcome = scenario::run(&scenario, model, no_traces, &mut |_| true)?;
         Ok(outcome.tasks.swap_remove(0))

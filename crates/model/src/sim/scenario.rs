@@ -57,6 +57,25 @@ pub struct Scenario {
     pub preemptions: Vec<Preemption>,
 }
 
+impl Scenario {
+    /// Returns the scenario in which `tasks` run one after the other on `cpus` CPUs of a machine that [`run`] is given.
+    pub fn of(cpus: u32, tasks: Vec<Task>) -> Scenario {
+        Scenario {
+            schema: SCHEMA.to_owned(),
+            machine: None,
+            levels: Vec::new(),
+            shared_levels: 0,
+            timing: None,
+            cpus: Some(cpus),
+            page: None,
+            memory: None,
+            slice_cycles: None,
+            tasks,
+            preemptions: Vec::new(),
+        }
+    }
+}
+
 /// A program on a CPU, with its share of the caches.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
