@@ -100,6 +100,11 @@ install_all() {
     LC_ALL=C sort -u "$made" -o "$made"
     install -m 644 "$made" "$list"
     echo "installed in $DESTDIR$PREFIX: $(grep -c '[^/]$' "$list") files; $DESTDIR$DOCDIR/installed names them"
+    # Other shells look in /usr/local by themselves.
+    case :${XDG_DATA_DIRS:-/usr/share}: in
+    *":$DATADIR:"*) ;;
+    *) if command -v fish >/dev/null; then echo "fish completes isochrome where XDG_DATA_DIRS names $DATADIR"; fi ;;
+    esac
 }
 
 uninstall_all() {

@@ -58,7 +58,8 @@ FOUND_MANUAL = ["man -w isochrome", "man -w isochrome-exec"]
 FOUND_COMPLETIONS = [
     "bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader isochrome; complete -p isochrome'",
     "zsh -c 'autoload -U compinit; compinit -u -d /tmp/zcompdump; echo $_comps[isochrome]' | grep isochrome",
-    "fish -c 'complete -C \"isochrome doc\"' | grep doctor",
+    # Without this variable fish looks in /usr/share alone.
+    "XDG_DATA_DIRS=/usr/local/share:/usr/share fish -c 'complete -C \"isochrome doc\"' | grep doctor",
 ]
 RUSTUP = [
     "apt-get install -y -qq --no-install-recommends gcc libc6-dev make curl ca-certificates",
