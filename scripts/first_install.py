@@ -280,7 +280,8 @@ def page(results, skipped, options):
         lines += ["https://sh.rustup.rs could not be reached: the installer is the one that it downloads, from static.rust-lang.org.", ""]
     lines += ["| way | outcome |", "|---|---|"]
     for name, chroot in results.items():
-        lines.append(f"| [{name}](#{name}) | {'; '.join(chroot.failures) or 'passed'} |")
+        failures = "; ".join(chroot.failures).replace("|", "\\|")
+        lines.append(f"| [{name}](#{name}) | {failures or 'passed'} |")
     lines += [f"| {name} | not tried: {reason} |" for name, reason in skipped.items()]
     for name, chroot in results.items():
         lines += ["", f"## {name}", "", "```text", *chroot.text, "```"]
