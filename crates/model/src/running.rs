@@ -206,7 +206,7 @@ impl fmt::Display for Limit {
 }
 
 /// Record of a run of a task set.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// CPUs of the tasks.
     pub cpus: Vec<CpuId>,

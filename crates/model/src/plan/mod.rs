@@ -352,7 +352,7 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
     plans
 }
 
-/// Returns the first partition whose memory is too small for what its tasks take of it; `None` if there is none.
+/// Returns the first partition whose memory is too small for what its tasks take of it; `None` if all are large enough.
 /// [Kim2013, eq. 3]
 pub fn overfull_partition(set: &TaskSet, members: &[(usize, PartitionSet)]) -> Option<u32> {
     (0..set.platform().partitions).find(|&partition| {

@@ -1,6 +1,6 @@
 //! Jobs and runs for tests.
 
-use super::{JobRecord, Overhead, Releases, Requirement, ResponseBound, Run, Tally, TaskOutcome};
+use super::{JobRecord, Releases, Requirement, ResponseBound, Run, Tally, TaskOutcome};
 use crate::taskset::programs::Partitioning;
 use crate::units::{CpuId, Ns};
 
@@ -40,23 +40,10 @@ pub fn run(jobs: &[JobRecord]) -> Run {
         cpus: vec![CpuId(1)],
         partitioned: true,
         method: Partitioning::None,
-        reserved: Vec::new(),
         level: 2,
         duration: Ns(1000 * jobs.len() as u64),
         tasks: vec![TaskOutcome { releases: Some(seen(jobs.len() as u64)), ..tally.outcome() }],
-        violations: Vec::new(),
-        failures: Vec::new(),
-        overhead: Overhead::default(),
-        steal_time: Ns(0),
-        gaps: Vec::new(),
-        settings: Vec::new(),
-        costs: None,
-        contradicted: None,
-        supply: None,
-        inputs: Vec::new(),
-        memory: Vec::new(),
-        retention: None,
-        comparison: None,
+        ..Run::default()
     }
 }
 
