@@ -148,7 +148,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target/release/isochrome")
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--duration", default="10s")
+    parser.add_argument("--duration", default="30s", help="of each run; the CPUs are watched for three times as long after a run with jobs beyond limits (default: 30s)")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--comparisons", action="store_true")
     options = parser.parse_args()

@@ -28,7 +28,7 @@ use isochrome_host::sched::slices::proved_events;
 use isochrome_model::evidence::{Evidence, RawFile, format};
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
-use isochrome_model::running::{Conclusion, Failure, Placement, Run, Setting, UnreportedGaps};
+use isochrome_model::running::{Conclusion, Failure, Placement, Run, Setting, UnreportedGaps, gap_interval};
 use isochrome_model::stats::blocks_needed;
 use isochrome_model::taskset::programs::{Partitioning, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
@@ -338,9 +338,9 @@ fn run_blocks(
 /// Watches the CPUs of the programs for gaps that nobody reports, if jobs exceeded limits that steal time does not excuse. Without a hypervisor
 /// there is nobody who could cause such gaps.
 fn unreported_gaps(recorder: &Recorder, programs: &[Planned], outcome: &Outcome) -> Vec<UnreportedGaps> {
-    if outcome.interrupted || !recorder.accuses() || !Sysfs::system().is_virtual() {
+    let Some(within) = recorder.accused().filter(|_| !outcome.interrupted && Sysfs::system().is_virtual()) else {
         return Vec::new();
-    }
+    };
     let length = gaps::watch_length(outcome.duration);
     let text = format::nanoseconds(length.0 as f64);
     eprintln!(
@@ -348,7 +348,7 @@ fn unreported_gaps(recorder: &Recorder, programs: &[Planned], outcome: &Outcome)
     );
     let cpus: BTreeSet<CpuId> = programs.iter().map(|planned| planned.cpu).collect();
     let _bar = progress::step("watching the CPUs", Takes::For(Duration::from_nanos(length.0)), "the report");
-    gaps::watch(&cpus.into_iter().collect::<Vec<_>>(), length)
+    gaps::watch(&cpus.into_iter().collect::<Vec<_>>(), length, within, gap_interval(outcome.duration))
 }
 
 /// Runs the programs for one block, and returns the outcome.

@@ -36,7 +36,7 @@ pub use checks::{Aspect, Check};
 pub use comparison::{Comparison, Difference, Side, TaskComparison, Window};
 pub use conclusion::{Conclusion, Reason};
 pub use conditions::{Overhead, Reserved, Setting};
-pub use gaps::{ACCUSED_WRONGLY, GapComparison, GapCount, UnreportedGaps};
+pub use gaps::{ACCUSED_WRONGLY, GapComparison, GapCount, NeededGap, UnreportedGaps, gap_interval};
 pub use job::JobRecord;
 pub use observed::{Envelope, Observed, ValueRange};
 pub use outcome::{BlockPlacement, CpuInterval, Failure, Placement, TaskOutcome, Utilization, Violation};

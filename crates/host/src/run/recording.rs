@@ -94,10 +94,11 @@ impl Recorder {
         Ok(RawFile { path: JOBS.to_owned(), sha256 })
     }
 
-    /// Whether jobs exceeded a limit when run as planned, and steal time does not excuse them.
-    pub fn accuses(&self) -> bool {
+    /// Returns the time in which 99 % of the jobs of any task are complete whose jobs exceeded a limit when run as planned, if steal time does
+    /// not excuse them.
+    pub fn accused(&self) -> Option<Ns> {
         let [planned, _] = &self.tallies;
-        planned.iter().flatten().any(Tally::accuses)
+        planned.iter().flatten().filter_map(Tally::accused).max()
     }
 
     /// Returns the outcome of each task with a requirement when run as planned, with the placements and the releases of `ran`.

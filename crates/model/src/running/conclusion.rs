@@ -173,8 +173,10 @@ impl fmt::Display for Reason {
             }
             Reason::Gaps { task, limit, jobs, of, compared } => write!(
                 f,
-                "{task}: {jobs} of {of} jobs exceeded the {limit}, by {} or more; afterwards its CPU, with nothing to do, stood still for as long {} times in {} without anybody's report, \
+                "{task}: {jobs} of {of} jobs exceeded the {limit}, in {} interval{} of the run, by {} or more; afterwards its CPU, with nothing to do, stood still for as long {} times in {} without anybody's report, \
                  so this need not be the task's doing (p = {:.2}); a longer run tells",
+                compared.intervals,
+                if compared.intervals == 1 { "" } else { "s" },
                 format::nanoseconds(compared.needed.0 as f64),
                 compared.seen,
                 format::nanoseconds(compared.watched.0 as f64),

@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::observed::{Envelope, Seen, Spread};
-use super::{GapCount, JobRecord, Limit, Requirement, TaskOutcome};
+use super::gaps::{NeededGap, NeededGaps};
+use super::observed::{Envelope, Seen};
+use super::{JobRecord, Limit, Requirement, TaskOutcome};
 use crate::units::Ns;
 
 /// Number of jobs that exceeded a limit.
@@ -16,9 +17,10 @@ pub struct ViolationCount {
     /// ([`Requirement::is_excused`]).
     #[serde(alias = "stolen")]
     pub excused: u64,
-    /// The gaps that nobody reports which the other jobs would have needed not to exceed the limit ([`Requirement::needed_gap`]).
+    /// The gaps that nobody reports which the other jobs would have needed not to exceed the limit ([`Requirement::needed_gap`]): the longest
+    /// of each interval, in the order of the jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub needed: Vec<GapCount>,
+    pub needed: Vec<NeededGap>,
 }
 
 impl ViolationCount {
@@ -46,7 +48,7 @@ pub struct Tally {
     responses: Envelope,
     misses: Option<Misses>,
     violations: [ViolationCount; 3],
-    needed: [Spread; 3],
+    needed: [NeededGaps; 3],
     preemptions: u64,
     jobs_with_steal: u64,
 }
@@ -93,21 +95,22 @@ impl Tally {
             violations.jobs += 1;
             violations.excused += u64::from(excused);
             if !excused {
-                self.needed[limit as usize].push(self.requirement.needed_gap(limit, job).0);
+                self.needed[limit as usize].push(job.release, self.requirement.needed_gap(limit, job));
             }
         }
         limits
     }
 
-    /// Whether jobs exceeded a limit that steal time does not excuse.
-    pub fn accuses(&self) -> bool {
-        self.violations.iter().any(|violations| violations.own() > 0)
+    /// Returns the time in which 99 % of the jobs are complete, if jobs exceeded a limit that steal time does not excuse.
+    pub fn accused(&self) -> Option<Ns> {
+        let accuses = self.violations.iter().any(|violations| violations.own() > 0);
+        accuses.then(|| self.response.observed().map(|response| response.p99)).flatten()
     }
 
     /// Returns the outcome of the task, without its CPU, releases and placements.
     pub fn outcome(&self) -> TaskOutcome {
         let violations = |limit: Limit| ViolationCount {
-            needed: self.needed[limit as usize].counts(),
+            needed: self.needed[limit as usize].gaps().to_vec(),
             ..self.violations[limit as usize].clone()
         };
         TaskOutcome {
