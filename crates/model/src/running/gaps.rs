@@ -88,8 +88,8 @@ impl UnreportedGaps {
 
     /// Sums up gaps for a comparison with jobs.
     ///
-    /// `within`: time in which nearly all jobs are complete. `interval`: length of an interval ([`gap_interval`]). `gaps`: time of watching at which each
-    /// gap was seen, and its length, in the order of time.
+    /// `within`: time in which nearly all jobs are complete. `interval`: length of an interval ([`gap_interval`]). `gaps`: time of watching at
+    /// which each gap was seen, and its length, in the order of time.
     pub fn with(self, within: Ns, interval: Ns, gaps: &[(Ns, Ns)]) -> UnreportedGaps {
         let counts = |gaps: &[(Ns, Ns)]| {
             let mut spread = Spread::default();
@@ -106,10 +106,15 @@ impl UnreportedGaps {
         counted_from(&self.gaps, length)
     }
 
+    /// Returns the number of intervals in a time, of which a part of one counts as one.
+    fn intervals(&self, time: Ns) -> u64 {
+        time.0.div_ceil(self.interval.0.max(1)).max(1)
+    }
+
     /// Returns the number of gaps in each interval from which on a job loses about `length` or more, where there are any.
     fn at_least_by_interval(&self, length: Ns) -> Vec<u64> {
         let counts: Vec<u64> = match self.by_interval.is_empty() {
-            true => vec![1; self.at_least(length).min(self.watched.0.div_ceil(self.interval.0)) as usize],
+            true => vec![1; self.at_least(length).min(self.intervals(self.watched)) as usize],
             false => self.by_interval.iter().map(|gaps| counted_from(gaps, length)).collect(),
         };
         counts.into_iter().filter(|count| *count > 0).collect()
@@ -189,7 +194,8 @@ fn by_interval(gaps: &[NeededGap], interval: Ns) -> Vec<NeededGap> {
     let of_one = |gaps: &[NeededGap]| {
         gaps.iter().copied().reduce(|first, gap| NeededGap { gap: first.gap.max(gap.gap), ..first })
     };
-    gaps.chunk_by(|a, b| a.at.0 / interval.0 == b.at.0 / interval.0).filter_map(of_one).collect()
+    let number = |gap: &NeededGap| gap.at.0 / interval.0.max(1);
+    gaps.chunk_by(|a, b| number(a) == number(b)).filter_map(of_one).collect()
 }
 
 /// Comparison of the jobs of a task that exceed a limit with the gaps of its CPU.
@@ -221,8 +227,7 @@ impl Run {
         let mut needed: Vec<u64> = by_interval(&violations.needed, gaps.interval).iter().map(|of| of.gap.0).collect();
         needed.sort_unstable();
         let shortest = *needed.first()?;
-        // A part of an interval counts as one.
-        let [run, watch] = [self.duration, gaps.watched].map(|time| time.0.div_ceil(gaps.interval.0).max(1) as f64);
+        let [run, watch] = [self.duration, gaps.watched].map(|time| gaps.intervals(time) as f64);
         let share = (observed.mean_ns * task.jobs as f64 / self.duration.0.max(1) as f64).min(1.0);
         let improbable = |length: u64| {
             let intervals = needed.iter().filter(|gap| **gap >= length).count() as u64;
@@ -409,6 +414,8 @@ mod tests {
         for (count, intervals) in [(3, 3), (1_000_000_000, 60)] {
             assert_eq!(earlier(count).at_least_by_interval(NEEDED), vec![1; intervals]);
         }
+        let malformed = UnreportedGaps { interval: Ns(0), ..watch_of(&[]) };
+        assert_eq!(concludes(overrun(1), vec![malformed]), Conclusion::Inconclusive, "an interval of no time");
         let needed: NeededGap = serde_json::from_str(r#"{"least":200000,"count":7}"#).unwrap();
         assert_eq!(needed, NeededGap { at: Ns(0), gap: NEEDED });
     }
