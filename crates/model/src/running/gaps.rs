@@ -13,7 +13,7 @@
 //! [PrzyborowskiWilenski1940] The tail probabilities are averaged over W, and twice the average of p-values is a p-value. [VovkWang2020]
 //!
 //! If so many intervals are improbable then, the jobs are the task's own. Otherwise they are no reason to accuse the task, and none to trust
-//! it.
+//! it. All this supposes that as much is withheld during the watch as during the run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -142,7 +142,8 @@ fn lost(within: Ns, gaps: &[(Ns, Ns)]) -> Vec<(Ns, Ns)> {
 
 /// Returns the number of gaps that last for `length` or longer, or for up to 1/64 less.
 fn counted_from(gaps: &[GapCount], length: Ns) -> u64 {
-    gaps.iter().filter(|gap| gap.least.0 + gap.least.0 / 64 >= length.0).map(|gap| gap.count).sum()
+    let long = gaps.iter().filter(|gap| gap.least.0.saturating_add(gap.least.0 / 64) >= length.0);
+    long.fold(0, |sum, gap| sum.saturating_add(gap.count))
 }
 
 /// A gap that jobs would have needed not to exceed a limit.
@@ -416,6 +417,7 @@ mod tests {
         }
         let malformed = UnreportedGaps { interval: Ns(0), ..watch_of(&[]) };
         assert_eq!(concludes(overrun(1), vec![malformed]), Conclusion::Inconclusive, "an interval of no time");
+        assert_eq!(counted_from(&[GapCount { least: Ns(u64::MAX), count: u64::MAX }; 2], NEEDED), u64::MAX);
         let needed: NeededGap = serde_json::from_str(r#"{"least":200000,"count":7}"#).unwrap();
         assert_eq!(needed, NeededGap { at: Ns(0), gap: NEEDED });
     }
