@@ -73,11 +73,17 @@ fn play(role: &str) {
         "steady" => {
             let mut words: Vec<u64> = (0..8 << 20).collect();
             println!("ready {}", std::process::id());
-            let (mut wrong, mut rounds) = (0, 0u64);
+            let (mut wrong, mut rounds) = (0u64, 0u64);
             let input = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
             while !input.is_finished() {
                 for (i, word) in words.iter_mut().enumerate() {
-                    wrong += u64::from(*word != i as u64 + rounds);
+                    if *word != i as u64 + rounds {
+                        // One of each page says whether it was lost, or is that of an earlier round.
+                        if wrong.is_multiple_of(512) {
+                            eprintln!("round {rounds}: word {i} is {word}, not {}", i as u64 + rounds);
+                        }
+                        wrong += 1;
+                    }
                     *word = i as u64 + rounds + 1;
                 }
                 rounds += 1;
