@@ -142,6 +142,10 @@ fn ways(fixture: &Fixture) -> Outcome {
     let rows = result["rows"].as_array().unwrap();
     let of = |by: &str| rows.iter().filter(|row| row["partitioning"] == by).count();
     assert!(of("ways") <= 4 && of("none") <= 4 && of("ways") + of("none") == rows.len(), "{result}");
+    assert!(
+        of("ways") > 0 || of("none") < 4,
+        "nothing was measured with ways, and nothing was disturbed without: {result}"
+    );
     match of("ways") > 0 && of("none") > 0 {
         true => Ok(()),
         false => Err(NotRun(format!("the host disturbed all blocks of {} of 8 conditions", 8 - rows.len()))),
