@@ -3,7 +3,8 @@
 //!
 //! Colors are bits of the frame number here, so they need no measurement and are the same on every machine. A test that the machine cannot
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `PRESSURE_SECONDS` is the duration of the
-//! memory pressure (3 by default), and `PRESSURE_SHARE` its share of the free memory in percent (5 by default).
+//! memory pressure (3 by default), and `PRESSURE_SHARE` its share of the free memory in percent (5 by default); `COMPACTION_SECONDS` is the time for
+//! which memory is compacted while a program is recolored (8 by default).
 
 mod fixture;
 mod trial;
@@ -14,13 +15,18 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use isochrome_host::sys::memory::{Arena, page_bytes};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
 use fixture::Fixture;
 use trial::{NotRun, Outcome, run as run_trials, trial};
+
+/// File of the kernel that has memory compacted when something is written to it.
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
 
 /// Environment variable that makes this program one of the tested programs.
 const ROLE: &str = "ISOCHROME_TEST_ROLE";
@@ -36,6 +42,7 @@ fn main() -> ExitCode {
         fixture_trial("exec_moves_when_the_memory_of_the_program_has_settled", settled),
         fixture_trial("what_is_no_way_to_be_ready_is_refused", bad_ready),
         fixture_trial("pages_that_memory_pressure_moves_are_found_and_moved_back", pressure),
+        fixture_trial("pages_that_are_moved_while_memory_is_compacted_keep_their_contents", compaction),
         fixture_trial("x264_encodes_the_same_clip_on_its_colors", x264),
         fixture_trial("a_static_go_program_gives_the_same_output_on_its_colors", go),
         fixture_trial("a_static_musl_program_gives_the_same_output_on_its_colors", musl),
@@ -222,6 +229,12 @@ fn on_colors(fixture: &Fixture, pid: u32, pages: u64, limit: Duration) -> (u64, 
     }
 }
 
+fn available_bytes() -> usize {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    available.split_whitespace().next().unwrap().parse::<usize>().unwrap() * 1024
+}
+
 fn pressure(fixture: &Fixture) -> Outcome {
     let time = Duration::from_secs(variable("PRESSURE_SECONDS", 3));
     let share = variable("PRESSURE_SHARE", 5);
@@ -231,17 +244,14 @@ fn pressure(fixture: &Fixture) -> Outcome {
     let pid: u32 = lines.next().unwrap().unwrap().strip_prefix("ready ").unwrap().parse().unwrap();
     let ended = Ended(pid);
     on_colors(fixture, pid, 16_000, Duration::from_secs(60));
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
-    let free = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
-    let free: usize = free.split_whitespace().next().unwrap().parse().unwrap();
-    let bytes = free * 1024 / 100 * share as usize;
+    let bytes = available_bytes() / 100 * share as usize;
     let (begin, mut rounds) = (Instant::now(), 0);
     while begin.elapsed() < time {
         // Writing one byte of a page is enough to allocate its frame.
         let mut memory = vec![0u8; bytes];
         memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
         // The kernel compacts memory by itself when a large block is requested and none is free.
-        let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+        let _ = fs::write(COMPACT, "1");
         rounds += 1;
         assert_eq!(
             std::hint::black_box(&memory).iter().step_by(4096).map(|byte| u64::from(*byte)).sum::<u64>(),
@@ -266,6 +276,55 @@ fn pressure(fixture: &Fixture) -> Outcome {
     assert!(counts.ends_with(" 0 wrong") && outcome["errors"] == Value::Array(Vec::new()), "{counts} {outcome}");
     if outcome["drifted"] == 0 {
         return Err(NotRun("the pressure moved no page, so none was moved back".to_owned()));
+    }
+    Ok(())
+}
+
+/// Has the kernel compact memory of which every other page is free, until `stop` is set.
+fn compact_until(stop: &AtomicBool) {
+    let pages = available_bytes() / 6 / page_bytes();
+    while !stop.load(Ordering::Relaxed) {
+        let mut arena = Arena::map(pages).unwrap();
+        arena.bytes_mut().iter_mut().step_by(page_bytes()).for_each(|byte| *byte = 1);
+        (0..pages as u32).step_by(2).for_each(|page| arena.release(page));
+        for _ in 0..20 {
+            if !stop.load(Ordering::Relaxed) {
+                fs::write(COMPACT, "1").unwrap();
+            }
+        }
+    }
+}
+
+/// Recolors a program again and again while memory is compacted. Pages that are being moved are then busy from time to time, after which
+/// Linux 6.18 moves pages without reporting them.
+fn compaction(fixture: &Fixture) -> Outcome {
+    if fs::write(COMPACT, "1").is_err() {
+        return Err(NotRun("only root may have memory compacted".to_owned()));
+    }
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    let program = program.env(ROLE, "steady").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = program.spawn().unwrap();
+    let _ended = Ended(program.id());
+    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("ready "));
+    let time = Duration::from_secs(variable("COMPACTION_SECONDS", 8));
+    let stop = AtomicBool::new(false);
+    let outputs: Vec<Output> = std::thread::scope(|scope| {
+        scope.spawn(|| compact_until(&stop));
+        let begin = Instant::now();
+        let recolored = |colors: &&str| {
+            fixture.isochrome("recolor", colors).args([&program.id().to_string(), "--json"]).output().unwrap()
+        };
+        let outputs = ["0-3", "4-7"].iter().cycle().take_while(|_| begin.elapsed() < time).map(recolored).collect();
+        stop.store(true, Ordering::Relaxed);
+        outputs
+    });
+    drop(program.stdin.take());
+    let counts = lines.next().unwrap().unwrap();
+    println!("{} recolorings; {counts}", outputs.len());
+    assert!(counts.ends_with(" 0 wrong"), "{counts}");
+    for output in outputs {
+        assert!(output.status.success(), "{:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
     Ok(())
 }

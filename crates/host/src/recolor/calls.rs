@@ -9,7 +9,7 @@ pub(super) const HELPER_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_SYSVSEM) as u64;
 
 /// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
-pub(super) const DROP_LOCKED: u64 = 24;
+pub(super) const DROP_LOCKED: u64 = libc::MADV_DONTNEED_LOCKED as u64;
 
 /// Flags with which a userfaultfd is opened inside the process.
 pub(super) const USERFAULT_FLAGS: u64 = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;

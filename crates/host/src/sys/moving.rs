@@ -72,7 +72,7 @@ impl Attempts {
     /// Returns whether another attempt is worthwhile after `error`. Waits before it if there were many.
     fn go_on(&mut self, error: &io::Error) -> bool {
         let patience = match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EBUSY | libc::EEXIST) => PATIENCE,
+            Some(libc::EAGAIN | libc::EBUSY) => PATIENCE,
             Some(libc::ENOENT) => PATIENCE_WITHOUT_FRAME,
             _ => return false,
         };
@@ -96,7 +96,7 @@ impl Mover {
     /// Moves page `from_pages[k]` of `from` to page `to_pages[k]` of `to`, for every k.
     ///
     /// The pages moved from are empty afterwards and read as zeros. After an error some of the first pages may have moved, and the error
-    /// reports how many; the others are unchanged.
+    /// reports how many; the others are unchanged, but the pages they were to replace may be empty.
     ///
     /// Panics if the arenas are the same, the lists differ in length, or a page lies outside its arena.
     pub fn move_pages(&self, from: &Arena, from_pages: &[u32], to: &Arena, to_pages: &[u32]) -> Result<(), MoveError> {
@@ -123,8 +123,9 @@ impl Mover {
                     userfault::UFFDIO_REGISTER,
                     &mut Register { start, len, mode: userfault::REGISTER_MODE_MISSING, ioctls: 0 },
                 )?;
-                let outcome = pages_in_runs(from_pages, to_pages)
-                    .try_for_each(|(src, dst, count)| move_run(fd, from, src, to, dst, count, moved));
+                let outcome = pages_in_runs(from_pages, to_pages).try_for_each(|(src, dst, count)| {
+                    move_run(|this| ioctl(fd, UFFDIO_MOVE, this), (from, src), (to, dst), count, moved)
+                });
                 ioctl(fd, UFFDIO_UNREGISTER, &mut [start, len])?;
                 outcome
             }
@@ -162,36 +163,38 @@ fn pages_in_runs<'a>(from: &'a [u32], to: &'a [u32]) -> impl Iterator<Item = (u3
     })
 }
 
-/// Moves `count` pages, and counts them in `moved_pages`.
+/// Moves `count` pages by `request`, which issues UFFDIO_MOVE, and counts them in `moved_pages`.
+///
+/// The destination is emptied first. So if the kernel refuses to move a page because there is one, it has moved this page without reporting
+/// it. [Linux 6.18, mm/userfaultfd.c, move_pages: `err` stays -EAGAIN]
 fn move_run(
-    fd: &OwnedFd,
-    from: &Arena,
-    src: u32,
-    to: &Arena,
-    dst: u32,
+    mut request: impl FnMut(&mut Move) -> io::Result<()>,
+    (from, src): (&Arena, u32),
+    (to, dst): (&Arena, u32),
     count: usize,
     moved_pages: &mut usize,
 ) -> io::Result<()> {
     let (mut src, mut dst) = (from.pages_ptr(src, count) as u64, to.pages_ptr(dst, count) as u64);
     let mut len = (count * page_bytes()) as u64;
+    // SAFETY: `pages_ptr` checked that the run lies inside `to`, and its old contents are what the move replaces.
+    if unsafe { libc::madvise(dst as *mut libc::c_void, len as usize, libc::MADV_DONTNEED_LOCKED) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
     let mut attempts = Attempts::default();
     while len > 0 {
-        let mut request = Move { dst, src, len, mode: 0, moved: 0 };
-        let result = ioctl(fd, UFFDIO_MOVE, &mut request);
+        let mut this = Move { dst, src, len, mode: 0, moved: 0 };
+        let result = request(&mut this);
         // A short move reports how far it came; the rest is requested again.
-        let moved = request.moved.max(0) as u64;
+        let moved = match &result {
+            Err(error) if this.moved <= 0 && error.raw_os_error() == Some(libc::EEXIST) => page_bytes() as u64,
+            _ => this.moved.max(0) as u64,
+        };
         (src, dst, len) = (src + moved, dst + moved, len - moved);
         *moved_pages += moved as usize / page_bytes();
         match result {
             Ok(()) => {}
             Err(_) if moved > 0 => attempts = Attempts::default(),
             Err(error) if !attempts.go_on(&error) => return Err(error),
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
-                // There is a page at the destination already: a page of zeros that an accidental access created.
-                // SAFETY: `dst` is a page of the run, of which `len > 0` bytes are left and which was checked to lie inside
-                // `to`; its old contents are what the move replaces.
-                unsafe { libc::madvise(dst as *mut libc::c_void, page_bytes(), libc::MADV_DONTNEED) };
-            }
             Err(_) => {}
         }
     }
@@ -333,6 +336,44 @@ mod tests {
             mover.move_pages(&middle, &[0, 1, 2, 3], &to, &[0, 1, 2, 3]).unwrap();
             assert_eq!(last_bytes(&mut to), [4, 1, 2, 3]);
         }
+    }
+
+    /// Moves six pages with a kernel that answers as Linux 6.18 does after a page was busy: it moves all pages and reports `reported` of them.
+    fn moves_all_but_reports(reported: usize) {
+        let Mover::Userfault(fd) = Mover::open() else { return };
+        let (mut from, mut to) = (filled(6), filled(6));
+        let mut range = Register {
+            start: to.address() as u64,
+            len: (to.page_count() * page_bytes()) as u64,
+            mode: userfault::REGISTER_MODE_MISSING,
+            ioctls: 0,
+        };
+        ioctl(&fd, userfault::UFFDIO_REGISTER, &mut range).unwrap();
+        let mut calls = 0;
+        let request = |this: &mut Move| {
+            let result = ioctl(&fd, UFFDIO_MOVE, this);
+            calls += 1;
+            if calls > 1 {
+                return result;
+            }
+            result.unwrap();
+            let error = if reported > 0 { libc::EAGAIN } else { libc::EEXIST };
+            this.moved = if reported > 0 { (reported * page_bytes()) as i64 } else { -i64::from(error) };
+            Err(io::Error::from_raw_os_error(error))
+        };
+        let mut moved = 0;
+        move_run(request, (&from, 0), (&to, 0), 6, &mut moved).unwrap();
+        ioctl(&fd, UFFDIO_UNREGISTER, &mut [range.start, range.len]).unwrap();
+        // Each page that was not reported takes a request of its own; the first of them may be the request that reports nothing.
+        assert_eq!((moved, calls), (6, 6 - reported + usize::from(reported > 0)));
+        assert_eq!(last_bytes(&mut to), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(last_bytes(&mut from), [0; 6]);
+    }
+
+    #[test]
+    fn pages_that_the_kernel_moves_without_reporting_are_not_lost() {
+        moves_all_but_reports(0);
+        moves_all_but_reports(2);
     }
 
     #[test]
