@@ -272,7 +272,7 @@ pub fn go_on(thread: ThreadId, signal: i32) -> io::Result<()> {
 }
 
 /// Lets a stopped thread continue to the next beginning or end of a system call.
-fn go_on_to_call(thread: ThreadId) -> io::Result<()> {
+pub(super) fn go_on_to_call(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_SYSCALL as _, thread, 0, 0).map(drop)
 }
 

@@ -15,6 +15,8 @@ mod aarch64;
 mod cave;
 mod eviction;
 mod table;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
