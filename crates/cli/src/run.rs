@@ -28,7 +28,9 @@ use isochrome_host::sched::slices::proved_events;
 use isochrome_model::evidence::{Evidence, RawFile, format};
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
-use isochrome_model::running::{Conclusion, Failure, Placement, Run, Setting, UnreportedGaps, gap_interval};
+use isochrome_model::running::{
+    Conclusion, Failure, Placement, Run, Setting, UnreportedGaps, gap_interval, gap_interval_of_run,
+};
 use isochrome_model::stats::blocks_needed;
 use isochrome_model::taskset::programs::{Partitioning, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
@@ -84,8 +86,12 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     inputs.extend(executables(programs));
     // By deadlines nobody is checked against the bounds of the plan, so what these rest on does not matter.
     let bounds_count = reserved.is_empty();
-    let gaps = unreported_gaps(&recorder, &planned, &outcome);
-    let recorded = Run {
+    let within = recorder.accused();
+    let interval = gap_interval_of_run(outcome.duration);
+    // Without jobs that exceed a limit and have no excuse there is nothing to compare gaps with.
+    let during = within
+        .map(|within| std::mem::take(&mut outcome.gaps).into_iter().map(move |gaps| gaps.summed(within, interval)));
+    let mut recorded = Run {
         cpus: programs.cpus.clone(),
         partitioned: programs.method != Partitioning::None,
         method: programs.method,
@@ -97,7 +103,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         failures: outcome.failures,
         overhead: outcome.overhead,
         steal_time: outcome.steal_time,
-        gaps,
+        gaps: during.into_iter().flatten().collect(),
         settings: outcome.settings,
         costs: plan.costs,
         contradicted: plan.contradicted.clone().filter(|_| bounds_count),
@@ -107,6 +113,9 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         retention,
         comparison: options.compare.map(|_| recorder.compared(&planned, done)),
     };
+    if let Some(within) = within.filter(|_| !outcome.interrupted) {
+        recorded.gaps.extend(gaps_after(&recorded, within, &planned));
+    }
     let mut warnings = warnings(&context, options, &recorded);
     warnings.extend(counting(uncounted, counted));
     warnings.extend(means.ways.as_ref().and_then(Given::warning));
@@ -172,6 +181,8 @@ fn request<'a>(
             ViolationAction::Signal => OnViolation::Signal,
             ViolationAction::Stop => OnViolation::Stop,
         },
+        // The watch would make blocks differ by whether a job has exceeded a limit in them.
+        watches_gaps: options.compare.is_none() && Sysfs::system().is_virtual(),
         keep_going: options.keep_going,
         alone: !options.share_cpus,
         lock: !options.no_mlock,
@@ -335,20 +346,20 @@ fn run_blocks(
     Ok((sum.context("interrupted before anything was run as planned")?, done))
 }
 
-/// Watches the CPUs of the programs for gaps that nobody reports, if jobs exceeded limits that steal time does not excuse. Without a hypervisor
-/// there is nobody who could cause such gaps.
-fn unreported_gaps(recorder: &Recorder, programs: &[Planned], outcome: &Outcome) -> Vec<UnreportedGaps> {
-    let Some(within) = recorder.accused().filter(|_| !outcome.interrupted && Sysfs::system().is_virtual()) else {
+/// Watches the CPUs of the programs for gaps that nobody reports, if the gaps seen during the run leave open why jobs exceeded limits. Without a
+/// hypervisor there is nobody who could cause such gaps.
+fn gaps_after(run: &Run, within: Ns, programs: &[Planned]) -> Vec<UnreportedGaps> {
+    if !Sysfs::system().is_virtual() || !run.leaves_gaps_open() {
         return Vec::new();
-    };
-    let length = gaps::watch_length(outcome.duration);
+    }
+    let length = gaps::watch_length(run.duration);
     let text = format::nanoseconds(length.0 as f64);
     eprintln!(
         "jobs exceeded limits: watching the CPUs for {text}, in case the hypervisor withholds them without a report"
     );
     let cpus: BTreeSet<CpuId> = programs.iter().map(|planned| planned.cpu).collect();
     let _bar = progress::step("watching the CPUs", Takes::For(Duration::from_nanos(length.0)), "the report");
-    gaps::watch(&cpus.into_iter().collect::<Vec<_>>(), length, within, gap_interval(outcome.duration))
+    gaps::watch(&cpus.into_iter().collect::<Vec<_>>(), length, within, gap_interval(run.duration))
 }
 
 /// Runs the programs for one block, and returns the outcome.

@@ -304,7 +304,7 @@ fn compaction(fixture: &Fixture) -> Outcome {
     let mut program = Command::new(std::env::current_exe().unwrap());
     let program = program.env(ROLE, "steady").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut program = program.spawn().unwrap();
-    let _ended = Ended(program.id());
+    let ended = Ended(program.id());
     let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().starts_with("ready "));
     let time = Duration::from_secs(variable("COMPACTION_SECONDS", 8));
@@ -321,6 +321,9 @@ fn compaction(fixture: &Fixture) -> Outcome {
     });
     drop(program.stdin.take());
     let counts = lines.next().unwrap().unwrap();
+    assert!(program.wait().unwrap().success());
+    // The program has ended by itself, and another process may have its number now.
+    std::mem::forget(ended);
     println!("{} recolorings; {counts}", outputs.len());
     assert!(counts.ends_with(" 0 wrong"), "{counts}");
     for output in outputs {

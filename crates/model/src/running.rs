@@ -36,7 +36,9 @@ pub use checks::{Aspect, Check};
 pub use comparison::{Comparison, Difference, Side, TaskComparison, Window};
 pub use conclusion::{Conclusion, Reason};
 pub use conditions::{Overhead, Reserved, Setting};
-pub use gaps::{ACCUSED_WRONGLY, GapComparison, GapCount, NeededGap, UnreportedGaps, gap_interval};
+pub use gaps::{
+    ACCUSED_WRONGLY, GapComparison, GapCount, NeededGap, UnreportedGaps, gap_interval, gap_interval_of_run,
+};
 pub use job::JobRecord;
 pub use observed::{Envelope, Observed, ValueRange};
 pub use outcome::{BlockPlacement, CpuInterval, Failure, Placement, TaskOutcome, Utilization, Violation};
@@ -235,7 +237,7 @@ pub struct Run {
     /// Steal time of the CPUs of the tasks, to the resolution of the kernel's count.
     #[serde(alias = "stolen")]
     pub steal_time: Ns,
-    /// Gaps that nobody reports, by CPU; empty if the clock was not watched for them.
+    /// Gaps that nobody reports, by CPU, during the run and then after it; empty if the clock was not watched for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<UnreportedGaps>,
     /// Settings of the machine, with their values before, during and after the run.

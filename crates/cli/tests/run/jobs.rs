@@ -135,6 +135,7 @@ pub fn counted(fixture: &Fixture) -> Outcome {
         programs: &programs,
         length: Ns(1_000_000_000),
         on_violation: OnViolation::Trace,
+        watches_gaps: false,
         keep_going: false,
         alone: false,
         // Locked memory has no page faults.

@@ -76,6 +76,7 @@ impl Outcome {
             overhead,
             steal_time,
             duration,
+            gaps,
             settings,
             memory,
             notes,
@@ -93,6 +94,7 @@ impl Outcome {
         self.overhead.add(&overhead);
         self.steal_time.0 += steal_time.0;
         self.duration.0 += duration.0;
+        self.gaps.extend(gaps);
         self.settings = settings;
         for ((_, most), (_, memory)) in self.memory.iter_mut().zip(memory) {
             *most = (*most).max(memory);

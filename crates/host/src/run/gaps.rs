@@ -1,9 +1,14 @@
-//! Watches the clock on CPUs with nothing to do, for gaps that nobody reports.
+//! Watches the clock on CPUs for gaps that nobody reports: in the time that the tasks of a run leave, and after the run.
 //!
 //! A thread reads the clock without end. Where two readings are far apart, something else had the CPU. If that was another thread, or a
 //! hypervisor that counts what it takes, the kernel did not account the time to this thread. What it did account nobody reports.
 //!
-//! The thread has no real-time priority, so whoever wants the CPU gets it. Only the time that it had itself counts as watched.
+//! The thread has no real-time priority, and beside tasks the lowest of all (SCHED_IDLE), so whoever wants the CPU gets it. Only the time that it
+//! had itself counts as watched.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use isochrome_model::running::UnreportedGaps;
 use isochrome_model::units::{CpuId, Ns};
@@ -11,9 +16,16 @@ use isochrome_model::units::{CpuId, Ns};
 use crate::interrupt;
 use crate::machine::setting::RealtimeRequest;
 use crate::sys::clock;
+use crate::sys::scheduling::Scheduling;
 
 /// Shortest time between two readings that is a gap. The interrupt of a tick takes less on the machines seen.
 const THRESHOLD: Ns = Ns(5_000);
+
+/// Shortest gap that is looked for beside tasks. The interrupts that release them are accounted to the thread that is interrupted.
+const THRESHOLD_BESIDE: Ns = Ns(20_000);
+
+/// Most gaps that are kept of a watch beside tasks (16 MB).
+const KEPT_MAX: usize = 1 << 20;
 
 /// Time after which the two clocks are compared again, so that they do not drift apart.
 const COMPARED: Ns = Ns(10_000_000);
@@ -46,20 +58,105 @@ fn watch_one(cpu: CpuId, length: Ns) -> Option<(UnreportedGaps, Vec<(Ns, Ns)>)> 
         return None;
     }
     let end = clock::monotonic().0 + length.0;
-    let rate = 1e9 / clock::rate_hz() as f64;
-    let now = || (clock::now().0 as f64 * rate) as u64;
-    let over = || clock::monotonic().0 >= end || interrupt::interrupted();
-    let (watched, gaps) = read(now, || clock::thread_cpu().0, over);
+    let over = |_: &[Gap]| clock::monotonic().0 >= end || interrupt::interrupted();
+    let (watched, gaps) = read(nanoseconds(), || clock::thread_cpu().0, THRESHOLD, over);
+    let gaps = gaps.into_iter().map(|gap| (gap.accounted, gap.length)).collect();
     Some((UnreportedGaps::new(cpu, watched, THRESHOLD), gaps))
 }
 
+/// A thread that watches the clock on a CPU while tasks run there.
+pub struct WatchBeside {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Option<GapsBeside>>>,
+}
+
+/// The gaps of a CPU that were seen while tasks ran there.
+#[derive(Debug)]
+pub struct GapsBeside {
+    watch: UnreportedGaps,
+    /// Time of the run at which each gap was over, and its length.
+    gaps: Vec<(Ns, Ns)>,
+}
+
+impl WatchBeside {
+    /// Begins to watch the clock on `cpu`. `begin`: time of the monotonic clock at which the run began.
+    pub fn begin(cpu: CpuId, begin: Ns) -> WatchBeside {
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let thread = std::thread::spawn(move || watch_beside(cpu, begin, &ends));
+        WatchBeside { over, thread: Some(thread) }
+    }
+
+    /// Asks the watch to end, which it does once it has the CPU.
+    pub fn stop(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the end of the watch, which takes as long as tasks keep the CPU. `None` if this process may not use the CPU, or there were too
+    /// many gaps to keep.
+    pub fn end(mut self) -> Option<GapsBeside> {
+        self.stop();
+        self.thread.take()?.join().ok()?
+    }
+}
+
+impl Drop for WatchBeside {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl GapsBeside {
+    /// Returns the time for which the thread had the CPU.
+    pub fn watched(&self) -> Ns {
+        self.watch.watched
+    }
+
+    /// Sums up the gaps. `within`: time in which nearly all jobs are complete. `interval`: length of the intervals in which gaps are counted.
+    pub fn summed(self, within: Ns, interval: Ns) -> UnreportedGaps {
+        self.watch.with(within, interval, &self.gaps)
+    }
+}
+
+fn watch_beside(cpu: CpuId, begin: Ns, ends: &AtomicBool) -> Option<GapsBeside> {
+    // First of all, so that no task waits for this thread.
+    Scheduling::idle().apply().ok()?;
+    let settings = RealtimeRequest::new().pin(cpu).apply();
+    if !settings.notes().is_empty() {
+        return None;
+    }
+    let now = nanoseconds();
+    let (from, counter) = (clock::monotonic().0.saturating_sub(begin.0), now());
+    let over = |gaps: &[Gap]| ends.load(Ordering::Relaxed) || gaps.len() >= KEPT_MAX;
+    let (watched, gaps) = read(&now, || clock::thread_cpu().0, THRESHOLD_BESIDE, over);
+    let watch = UnreportedGaps { from: Some(Ns(from)), ..UnreportedGaps::new(cpu, watched, THRESHOLD_BESIDE) };
+    let of_run = |gap: Gap| (Ns(from + gap.at.0.saturating_sub(counter)), gap.length);
+    (gaps.len() < KEPT_MAX).then(|| GapsBeside { watch, gaps: gaps.into_iter().map(of_run).collect() })
+}
+
+/// Returns the clock that is read: the counter, in ns.
+fn nanoseconds() -> impl Fn() -> u64 {
+    let rate = 1e9 / clock::rate_hz() as f64;
+    move || (clock::now().0 as f64 * rate) as u64
+}
+
+/// A gap.
+struct Gap {
+    /// Time at which it was over, by the clock that is read.
+    at: Ns,
+    /// Time accounted to the thread until then.
+    accounted: Ns,
+    length: Ns,
+}
+
 /// Reads the clock `now` until `over`, which is asked whenever the clocks are compared. Returns the time that `cpu_time` accounted to this
-/// thread meanwhile, and the parts of that which were gaps: the time accounted until the end of each, and its length. All times are in ns.
+/// thread meanwhile, and the parts of that which were gaps of more than `threshold`. All times are in ns.
 fn read(
     mut now: impl FnMut() -> u64,
     mut cpu_time: impl FnMut() -> u64,
-    over: impl Fn() -> bool,
-) -> (Ns, Vec<(Ns, Ns)>) {
+    threshold: Ns,
+    over: impl Fn(&[Gap]) -> bool,
+) -> (Ns, Vec<Gap>) {
     let mut gaps = Vec::new();
     // Both clocks at the same time, as far as can be told.
     let mut compare = |now: &mut dyn FnMut() -> u64| loop {
@@ -73,7 +170,7 @@ fn read(
     let (first, mut last) = (accounted, compared);
     loop {
         let read = now();
-        let is_gap = read.saturating_sub(last) > THRESHOLD.0;
+        let is_gap = read.saturating_sub(last) > threshold.0;
         if !is_gap && read.saturating_sub(compared) < COMPARED.0 {
             last = read;
             continue;
@@ -81,10 +178,10 @@ fn read(
         let (accounted_now, compared_now) = compare(&mut now);
         // What was accounted since the last comparison, but for the time in which the clock was read.
         let length = (accounted_now - accounted).saturating_sub((last - compared) + (compared_now - read));
-        if is_gap && length > THRESHOLD.0 {
-            gaps.push((Ns(accounted_now - first), Ns(length)));
+        if is_gap && length > threshold.0 {
+            gaps.push(Gap { at: Ns(read), accounted: Ns(accounted_now - first), length: Ns(length) });
         }
-        if over() {
+        if over(&gaps) {
             return (Ns(accounted_now - first), gaps);
         }
         (accounted, compared, last) = (accounted_now, compared_now, compared_now);
@@ -109,7 +206,8 @@ mod tests {
             cpu.set(cpu.get() + accounted);
             time.get()
         };
-        read(now, || cpu.get(), || number.get() >= readings)
+        let (watched, gaps) = read(now, || cpu.get(), THRESHOLD, |_| number.get() >= readings);
+        (watched, gaps.into_iter().map(|gap| (gap.accounted, gap.length)).collect())
     }
 
     fn lengths(gaps: &[(Ns, Ns)]) -> Vec<Ns> {
@@ -142,5 +240,19 @@ mod tests {
             panic!("the process may use this CPU")
         };
         assert!(seen.cpu == cpu && seen.watched > Ns(0) && seen.watched < Ns(2_000_000_000), "{seen:?}");
+    }
+
+    #[test]
+    fn a_watch_beside_tasks_ends_when_it_is_told_to_and_knows_the_time_of_the_run() {
+        let cpu = crate::machine::setting::allowed_cpus().unwrap()[0];
+        let second = 1_000_000_000;
+        let watch = WatchBeside::begin(cpu, Ns(clock::monotonic().0 - second));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let seen = watch.end().expect("the process may use this CPU");
+        assert!(seen.watched() < Ns(60 * second), "{seen:?}");
+        let summed = seen.summed(Ns(0), Ns(second));
+        let from = summed.from.unwrap();
+        assert!(summed.cpu == cpu && (second..60 * second).contains(&from.0), "{summed:?}");
+        assert!(summed.numbers.iter().all(|number| (1..120).contains(number)), "{summed:?}");
     }
 }

@@ -48,6 +48,7 @@ pub fn profiling_run(
         // The last job is released, but may not be complete at the end.
         length: Ns(program.period.0.saturating_mul(COLD + jobs + 1)),
         on_violation: OnViolation::Trace,
+        watches_gaps: false,
         keep_going: false,
         alone: true,
         lock: true,

@@ -30,6 +30,11 @@ impl Scheduling {
         Scheduling(libc::sched_attr { sched_policy: policy, sched_priority: 0, ..Scheduling::fifo(1).0 })
     }
 
+    /// Returns SCHED_IDLE: less than any other thread that wants the CPU.
+    pub fn idle() -> Scheduling {
+        Scheduling(libc::sched_attr { sched_policy: libc::SCHED_IDLE as u32, ..Scheduling::other().0 })
+    }
+
     /// Returns SCHED_DEADLINE with `runtime` ns in every `period` ns, within `deadline` ns of the period's beginning. Threads and programs
     /// started under it are SCHED_OTHER.
     pub fn deadline(runtime: u64, deadline: u64, period: u64) -> Scheduling {

@@ -171,17 +171,9 @@ impl fmt::Display for Reason {
                     "{task}: {jobs} of {of} jobs exceeded the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
                 )
             }
-            Reason::Gaps { task, limit, jobs, of, compared } => write!(
-                f,
-                "{task}: {jobs} of {of} jobs exceeded the {limit}, in {} interval{} of the run, by {} or more; afterwards its CPU, with nothing to do, stood still for as long {} times in {} without anybody's report, \
-                 so this need not be the task's doing (p = {:.2}); a longer run tells",
-                compared.intervals,
-                if compared.intervals == 1 { "" } else { "s" },
-                format::nanoseconds(compared.needed.0 as f64),
-                compared.seen,
-                format::nanoseconds(compared.watched.0 as f64),
-                compared.p
-            ),
+            Reason::Gaps { task, limit, jobs, of, compared } => {
+                write!(f, "{task}: {jobs} of {of} jobs exceeded the {limit}, {compared}; a longer run tells")
+            }
             Reason::TooFewJobs { task, jobs } => write!(
                 f,
                 "{task}: {jobs} jobs allow the claim that one more exceeds the longest with a probability of at most {:.2}; {JOBS_WANTED} are required",

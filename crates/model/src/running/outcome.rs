@@ -55,6 +55,15 @@ pub struct TaskOutcome {
 }
 
 impl TaskOutcome {
+    /// Returns the count of the jobs that exceed `limit`.
+    pub(super) fn violations(&self, limit: Limit) -> &ViolationCount {
+        match limit {
+            Limit::Bound => &self.bound_violations,
+            Limit::Deadline => &self.deadline_violations,
+            Limit::Budget => &self.budget_violations,
+        }
+    }
+
     /// Returns the outcome with the placements of the task's memory in each block. If no placement was ever seen, as for a task without
     /// colors, none is kept.
     pub fn with_placements(self, mut placements: Vec<BlockPlacement>) -> TaskOutcome {

@@ -242,8 +242,14 @@ fn conditions(run: &Run) -> Vec<String> {
 fn gaps_text(gaps: &UnreportedGaps) -> String {
     let text = |length: Ns| format::nanoseconds(length.0 as f64);
     let longest = gaps.gaps.last().map_or_else(String::new, |gap| format!(", the longest {}", text(gap.least)));
+    let when = gaps.from.map_or_else(
+        || "afterwards, watched".to_owned(),
+        |from| {
+            format!("from {} of the run on, watched by a thread that had it when nobody else wanted it,", text(from))
+        },
+    );
     format!(
-        "CPU {} afterwards, watched for {}: {} gaps from {} on that nobody reports{longest}",
+        "CPU {} {when} for {}: {} gaps from {} on that nobody reports{longest}",
         gaps.cpu.0,
         text(gaps.watched),
         format::grouped(gaps.gaps.iter().map(|gap| gap.count).sum()),

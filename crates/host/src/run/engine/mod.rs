@@ -29,6 +29,7 @@ use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
 use crate::run::error::RunError;
+use crate::run::gaps::GapsBeside;
 use crate::sched::jobs::events::JobEvents;
 use crate::sys::clock::monotonic;
 
@@ -64,6 +65,8 @@ pub struct Request<'a> {
     pub alone: bool,
     /// Whether the memory of tasks is touched beforehand and locked.
     pub lock: bool,
+    /// Whether the clock is watched on the CPU of a task from its first job beyond a limit on, for gaps that nobody reports.
+    pub watches_gaps: bool,
     /// Event that is counted for every job; `None` to count nothing.
     pub counted: Option<Counted>,
     /// The runtime folder.
@@ -101,6 +104,8 @@ pub struct Outcome {
     pub steal_time: Ns,
     /// Time from the first release to the end of the run.
     pub duration: Ns,
+    /// Gaps that nobody reported, on CPUs on which the clock was watched.
+    pub gaps: Vec<GapsBeside>,
     /// Settings that the run changed or depended on, with their values before, during and after the run.
     pub settings: Vec<Setting>,
     /// Name of each program, with the largest amount of memory of its own that it had.
@@ -153,6 +158,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
         uncounted = Some(format!("the kernel gave the counters of CPU {} to others meanwhile", cpu.0));
     }
     shield.end_programs();
+    let gaps = session.gaps();
     let steal = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.steal_since(before?).0));
     let steal_time = Ns(steal.sum());
     let (memory, interrupted) = (session.memory(), interrupt::interrupted());
@@ -168,6 +174,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
         overhead,
         steal_time,
         duration,
+        gaps,
         settings,
         memory,
         notes,

@@ -8,11 +8,12 @@ use std::time::Duration;
 use isochrome_model::running::{
     Failure, Overhead, Placement, ReleaseClock, ReleasePattern, Releases, Requirement, Violation,
 };
-use isochrome_model::units::{Bytes, Ns};
+use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::{Hooks, Request};
 use crate::process::Pid;
+use crate::run::gaps::{GapsBeside, WatchBeside};
 use crate::run::marks::MarkReader;
 use crate::run::planned::Planned;
 use crate::sys::clock::monotonic;
@@ -62,6 +63,8 @@ pub(super) struct Session<'a, 'h> {
     pub(super) releases: Vec<Releases>,
     /// Clocks that count the releases of programs that wake themselves, by program.
     pub(super) clocks: Vec<ReleaseClock>,
+    /// Threads that watch the clock on CPUs of tasks whose jobs exceeded limits.
+    pub(super) watches: BTreeMap<CpuId, WatchBeside>,
     /// Where the memory of each program lay once the first jobs were released; `None` before that.
     pub(super) begins: Option<Vec<Option<Placement>>>,
 }
@@ -87,6 +90,7 @@ impl<'a, 'h> Session<'a, 'h> {
             overhead: Overhead::default(),
             releases: vec![Releases::default(); request.programs.len()],
             clocks: request.programs.iter().map(|planned| ReleaseClock::new(pattern(planned))).collect(),
+            watches: BTreeMap::new(),
             begins: None,
         }
     }
@@ -136,6 +140,16 @@ impl<'a, 'h> Session<'a, 'h> {
         let mut inspect =
             |task, started: &Started| if started.gone { None } else { (self.hooks.inspect)(task, &[started.pid]) };
         self.started.iter().enumerate().map(|(task, started)| inspect(task, started)).collect()
+    }
+
+    /// Returns the gaps that were seen, once the tasks have ended. The time in which the clock was watched was nobody else's, so it is not counted as
+    /// time that this program took.
+    pub(super) fn gaps(&mut self) -> Vec<GapsBeside> {
+        let gaps: Vec<GapsBeside> =
+            std::mem::take(&mut self.watches).into_values().filter_map(WatchBeside::end).collect();
+        let spare: u64 = gaps.iter().map(|gaps| gaps.watched().0).sum();
+        self.overhead.tool_cpu.0 = self.overhead.tool_cpu.0.saturating_sub(spare);
+        gaps
     }
 
     /// Sends SIGTERM to all programs that are not message-driven, and waits up to 500 ms until they have ended.

@@ -16,6 +16,7 @@ use crate::error::without_hint;
 use crate::interrupt;
 use crate::machine::sysfs::Sysfs;
 use crate::run::error::RunError;
+use crate::run::gaps::WatchBeside;
 use crate::run::marks::{Edge, Mark, MarkReader};
 use crate::run::planned::Planned;
 use crate::run::releases::{LATE_MAX, MessageDriven, ReleaseMessage, release};
@@ -96,6 +97,7 @@ impl Session<'_, '_> {
             // A panic of the releasing thread has been reported already, and no programs are returned.
             (until, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
+        self.watches.values().for_each(WatchBeside::stop);
         self.overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
         self.overhead.release_cpu = releases;
         self.overhead.elapsed = self.since_begin();
@@ -303,6 +305,10 @@ impl Session<'_, '_> {
                 steal_time: job.steal_time,
                 timeline: watch.timeline(job.task, before, job.completion, &self.names),
             });
+        }
+        if self.request.watches_gaps {
+            let (cpu, begin) = (self.request.programs[job.task].cpu, self.begin);
+            self.watches.entry(cpu).or_insert_with(|| WatchBeside::begin(cpu, begin));
         }
         match self.request.on_violation {
             OnViolation::Trace => {}
