@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use isochrome_host::counters::events::PAGE_FAULTS;
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::run::engine::{self, Hooks, OnViolation, Request};
 use isochrome_host::run::planned::{self, Planned};
 use isochrome_model::running::{JobRecord, Requirement};
@@ -186,6 +187,11 @@ pub fn violations(fixture: &Fixture) -> Outcome {
     assert_eq!(evidence.code, 2);
     let task = &evidence.run["tasks"][0];
     assert_eq!(task["bound_violations"]["jobs"], task["jobs"]);
+    if Sysfs::system().is_virtual() {
+        // From the first of these jobs on, or after the run where no other process may use the CPU.
+        let watched = evidence.run["gaps"].as_array().expect("the clock was watched for gaps");
+        assert!(watched.iter().all(|gaps| gaps["watched"].as_u64() > Some(0)), "{watched:?}");
+    }
     let first = &evidence.run["violations"][0];
     assert_eq!((first["task"].as_str(), first["instance"].as_u64()), (Some("hopeless"), Some(0)));
     // A job that is overdue before it gets the CPU is reported at that moment, so its timeline does not contain the job itself.
