@@ -36,11 +36,9 @@ pub use checks::{Aspect, Check};
 pub use comparison::{Comparison, Difference, Side, TaskComparison, Window};
 pub use conclusion::{Conclusion, Reason};
 pub use conditions::{Overhead, Reserved, Setting};
-pub use gaps::{
-    ACCUSED_WRONGLY, GapComparison, GapCount, NeededGap, UnreportedGaps, gap_interval, gap_interval_of_run,
-};
+pub use gaps::{ACCUSED_WRONGLY, GapComparison, NeededGap, UnreportedGaps, gap_interval, gap_interval_of_run};
 pub use job::JobRecord;
-pub use observed::{Envelope, Observed, ValueRange};
+pub use observed::{Envelope, GapCount, Observed, ValueRange};
 pub use outcome::{BlockPlacement, CpuInterval, Failure, Placement, TaskOutcome, Utilization, Violation};
 pub use releases::{ReleaseClock, ReleasePattern, Releases};
 pub use tally::{Misses, Tally, ViolationCount};

@@ -3,7 +3,7 @@
 //! A hypervisor that takes a CPU without counting this as steal time causes such gaps, and so does firmware. A job that meets one seems to
 //! execute for longer. Its record is that of an overrun, so no job can be excused by itself. But gaps meet whatever has the CPU. From the first
 //! such job on, the clock is therefore watched on its CPU in the time that the tasks leave, and if that leaves open why, on all CPUs after
-//! the run. [`comparison`] says what follows from either.
+//! the run. The comparison says what follows from either.
 
 mod comparison;
 
@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::comparison::GapComparison;
-use super::observed::Spread;
+use super::observed::{GapCount, Spread};
 use crate::units::{CpuId, Ns};
 
 /// Largest probability that a task which does nothing wrong is accused because of gaps, for each of its limits.
@@ -25,22 +25,13 @@ pub fn gap_interval(duration: Ns) -> Ns {
     Ns(duration.0 / 10).clamp(INTERVAL[0], INTERVAL[1])
 }
 
-/// Returns the length of the intervals in which gaps are counted during a run for `duration`, of which there are at most [`NeededGaps::MAX`].
+/// Returns the length of the intervals in which gaps are counted during a run for `duration`, of which there are at most 512.
 pub fn gap_interval_of_run(duration: Ns) -> Ns {
     gap_interval(duration).max(Ns(duration.0 / NeededGaps::MAX as u64))
 }
 
 fn longest_interval() -> Ns {
     INTERVAL[1]
-}
-
-/// Number of gaps of about the same length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct GapCount {
-    /// Shortest length that counts here; the longest is at most 1/64 above.
-    pub least: Ns,
-    /// Number of gaps.
-    pub count: u64,
 }
 
 /// The gaps of a CPU that nobody reports, as a thread saw them that only watched the clock.

@@ -3,9 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::GapCount;
 use crate::stats::{HighWaterMark, nearest_rank};
 use crate::units::Ns;
+
+/// Number of gaps of about the same length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GapCount {
+    /// Shortest length that counts here; the longest is at most 1/64 above.
+    pub least: Ns,
+    /// Number of gaps.
+    pub count: u64,
+}
 
 /// Smallest and largest of consecutive values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
