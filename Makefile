@@ -98,6 +98,7 @@ pages:
 # times, and has it read 1000 policies. Needs root, and strace.
 torture: toolchain
 	RECOLOR_ROUNDS=1000 RECOLOR_FAULTS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test recolor -- a_program --nocapture
+	COMPACTION_SECONDS=600 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test programs -- while_memory_is_compacted --nocapture
 	SERVE_KILLS=200 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- members_outlive --nocapture
 	SERVE_RELOADS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test serve -- in_a_storm --nocapture
 
