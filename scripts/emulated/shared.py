@@ -3,6 +3,7 @@
 Checks run as root, where the frame number modulo 16 is the color of a page.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,10 @@ from pathlib import Path
 COLORS = 16
 HERE = Path(__file__).resolve().parent
 PAGE = os.sysconf("SC_PAGE_SIZE")
+# The frame in an entry of pagemap.
+FRAME = (1 << 55) - 1
+# KPF_ZERO_PAGE [Linux, include/uapi/linux/kernel-page-flags.h]
+ZERO_PAGE = 24
 
 
 def run(*command, fails=False, **options):
@@ -20,6 +25,14 @@ def run(*command, fails=False, **options):
     if (done.returncode != 0) != fails:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
     return done.stdout.strip()
+
+
+def document(*command):
+    """Runs a command, which must end with 0, and returns the JSON that it prints. What it says meanwhile on standard error is left out."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout)
 
 
 def until(what, seconds, done, failed=lambda: ""):
@@ -59,18 +72,25 @@ def listed(text):
     return numbers
 
 
+def is_zero(flags, frame):
+    """Whether a frame is one of those that hold zeros for everybody. The kernel maps them for pages that were read and never written and, since
+    Linux 6.12, for pages of a huge page that held only zeros when it was split. No recoloring moves them."""
+    return int.from_bytes(os.pread(flags, 8, 8 * frame), "little") >> ZERO_PAGE & 1
+
+
 def mappings(pid):
     """The frames of a process's anonymous pages by mapping, by the kernel's own files: what the server says of itself is not believed."""
-    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb") as pagemap:
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb") as pagemap, open("/proc/kpageflags", "rb", buffering=0) as flags:
         for line in maps:
             fields = line.split()
             if len(fields) > 5 and fields[5] != "[heap]":
                 continue
             begin, end = (int(number, 16) for number in fields[0].split("-"))
             pagemap.seek(begin // PAGE * 8)
-            entries = pagemap.read((end - begin) // PAGE * 8)
-            entries = (int.from_bytes(entries[at : at + 8], "little") for at in range(0, len(entries), 8))
-            yield " ".join(fields[:2] + fields[5:]), [entry & ((1 << 55) - 1) for entry in entries if entry >> 63 and entry & ((1 << 55) - 1)]
+            read = pagemap.read((end - begin) // PAGE * 8)
+            entries = [int.from_bytes(read[at : at + 8], "little") for at in range(0, len(read), 8)]
+            frames = (entry & FRAME for entry in entries if entry >> 63)
+            yield " ".join(fields[:2] + fields[5:]), [frame for frame in frames if frame and not is_zero(flags.fileno(), frame)]
 
 
 def share(pid, allowed):

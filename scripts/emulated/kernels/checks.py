@@ -1,12 +1,11 @@
 """What the checks of a kernel share: programs that check their memory, on colors by a palette that is given as a formula."""
 
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from shared import HERE, off_color, rounds, run, share, until
+from shared import HERE, document, off_color, rounds, share, until
 
 # There are no caches, so colors are bits of the frame number, and cannot be tested; a pause of the usual length would move a page or two.
 GIVEN = ["--palette", "/etc/isochrome/bits.json", "--trust-palette"]
@@ -57,7 +56,7 @@ class Holder:
     def recolored(self, colors, *more):
         """Moves its pages; returns the report."""
         before = migrated()
-        report = json.loads(run("isochrome", "recolor", str(self.pid), "--colors", colors, "--json", *GIVEN, *HURRIED, *more))
+        report = document("isochrome", "recolor", str(self.pid), "--colors", colors, "--json", *GIVEN, *HURRIED, *more)
         seen = f"{100 * share(self.pid, colors):.1f} % on color by the kernel, {report['off_color']} pages off by the report"
         off = off_color(self.pid, colors)
         moved = f"{migrated() - before} pages of all programs moved by the kernel"
