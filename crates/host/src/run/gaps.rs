@@ -24,7 +24,7 @@ const THRESHOLD: Ns = Ns(5_000);
 /// Shortest gap that is looked for beside tasks. The interrupts that release them are accounted to the thread that is interrupted.
 const THRESHOLD_BESIDE: Ns = Ns(20_000);
 
-/// Most gaps that are kept of a watch beside tasks (16 MB).
+/// Most gaps that are kept of a watch beside tasks, so that its memory is bounded.
 const KEPT_MAX: usize = 1 << 20;
 
 /// Time after which the two clocks are compared again, so that they do not drift apart.

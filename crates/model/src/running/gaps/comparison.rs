@@ -17,8 +17,8 @@
 //! [PrzyborowskiWilenski1940] The tail probabilities are averaged over W, and twice the average of p-values is a p-value. [VovkWang2020] This
 //! supposes that as much is withheld after the run as during it.
 //!
-//! If so many intervals are improbable, the jobs are the task's own. Otherwise they are no reason to accuse the task, and none to trust it. Each
-//! watch may accuse the task, with a part of the probability.
+//! If so many intervals are improbable, the jobs are the task's own. Otherwise they are no reason to accuse the task, and none to trust it. Where
+//! there are two watches, each has a part of the probability of a wrong accusation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,8 +51,8 @@ pub struct GapComparison {
     #[serde(default)]
     pub during: bool,
     /// Probability of so many intervals if gaps meet jobs as often, per time, as the watching thread: the smallest one for the shortest
-    /// length needed in each octave, times the number of these lengths, divided by
-    /// the part of the probability that this watch may accuse the task with.
+    /// length needed in each octave, times the number of these lengths, divided by the part of the probability of a wrong accusation that this
+    /// watch has.
     pub p: f64,
 }
 
@@ -131,7 +131,7 @@ impl UnreportedGaps {
     /// `share`: share of all time that the task had. `time`: from the beginning of the watch until the end of the run.
     fn during(&self, needed: &[NeededGap], share: f64, time: Ns) -> (usize, f64) {
         let interval = self.interval.0.max(1);
-        let first = self.from.map_or(0, |from| from.0 / interval + 1);
+        let first = self.from.map_or(0, |from| (from.0 / interval).saturating_add(1));
         let needed: BTreeMap<u64, Ns> = needed.iter().map(|needed| (needed.at.0 / interval, needed.gap)).collect();
         let needed = needed.range(first..);
         let watched = self.watched.0 as f64 / time.0.max(1) as f64;
@@ -148,7 +148,10 @@ impl UnreportedGaps {
                 .collect();
             gaps.retain(|number, count| *number >= first && *count > 0);
             let with_jobs = needed.clone().filter(|(_, gap)| **gap >= length);
-            with_jobs.clone().for_each(|(number, _)| *gaps.entry(*number).or_default() += 2);
+            for (number, _) in with_jobs.clone() {
+                let count = gaps.entry(*number).or_default();
+                *count = count.saturating_add(2);
+            }
             let met = number_of_events(gaps.into_values().map(meets));
             met.iter().skip(with_jobs.count()).sum()
         };
