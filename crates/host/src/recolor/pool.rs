@@ -42,6 +42,11 @@ pub struct Slot {
 const FIRST: u64 = 4;
 /// Least size of a draw, unless less is needed.
 const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
+/// Least size of the first draw if frames of the process have the colors as often as chance would have it, unless less is needed. Each
+/// further draw costs a stop and a look at the page table, about a tenth of the time of a recoloring.
+const FIRST_IF_EVEN: Bytes = Bytes(256 << 20);
+/// Number of pages of a process that show how often frames of the colors come.
+const SHOWING: usize = 256;
 
 /// Most draws that only look from which zone frames come.
 const LOOKS: u32 = 3;
@@ -111,7 +116,7 @@ impl Lacking {
 impl Pool {
     /// Returns the memory to touch next, at most the `left` bytes that may still be touched; `None` if nothing is needed or left.
     ///
-    /// The first draw covers only a part of what is needed.
+    /// The first draw covers only a part of what is needed, unless the frames of the process suggest that all colors come alike.
     pub fn next_draw(&mut self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
         self.needed(classified, wanted, left).or_else(|| self.look(classified, left))
     }
@@ -127,6 +132,7 @@ impl Pool {
             2 * scarce_before.saturating_sub(lacking.scarce) < scarce_before.min(expected / wanted.colors.len())
         };
         let (bytes, is_huge) = match self.last {
+            None if seem_even(classified, wanted) => (part(FIRST).max(FIRST_IF_EVEN.0.min(needed)), false),
             None => (part(FIRST), false),
             // If other programs hold frames of these colors, the frames of other colors between them are free, and the kernel hands these
             // out first. Whole huge pages hold all colors, but take longer.
@@ -366,6 +372,14 @@ impl Pool {
     }
 }
 
+/// Whether the frames of the process, which the kernel handed out not long ago, have the allowed colors about as often as chance would have it.
+fn seem_even(classified: &Classified, wanted: &Wanted) -> bool {
+    let (on_color, off_color) = (classified.on_color.len(), classified.off_color.len());
+    let pages = on_color + off_color;
+    let expected = pages * wanted.colors.len() / wanted.color_count().max(1);
+    pages >= SHOWING && 4 * on_color.abs_diff(expected) < expected
+}
+
 /// Whether the frame of `page` is in the zone that begins with the frame `start`; `None` if one of them is not known.
 fn in_normal_zone(page: Page, start: Option<u64>) -> Option<bool> {
     page.1.frame().zip(start).map(|(frame, start)| frame.0 >= start)
@@ -488,6 +502,35 @@ mod tests {
         // Frames of all colors come, and nothing more is needed.
         pool.slots = (0..180).map(|n| slot(n * page, n % 16, true)).collect();
         assert!(pool.next_draw(&classified, &wanted, 1 << 24).is_none());
+    }
+
+    #[test]
+    fn the_first_draw_is_all_that_is_needed_if_the_process_has_the_colors_as_often_as_chance_would_have_it() {
+        let page = page_bytes() as u64;
+        let known = KnownColors::of_bits(16);
+        let wanted = anywhere(&known);
+        let first_draw = |on_color: u64, off_color: u64| {
+            let off = |n| OffColorPage { region: 0, address: n * page, refilled: false };
+            let classified = Classified {
+                on_color: (0..on_color).map(|n| (off_color + n) * page).collect(),
+                off_color: (0..off_color).map(off).collect(),
+                held: BTreeMap::from([(0, vec![0; wanted.colors.len()])]),
+                ..Classified::default()
+            };
+            let mut pool = Pool::default();
+            let needed = pool.lacking(&classified, &wanted).bytes(&wanted);
+            (pool.next_draw(&classified, &wanted, u64::MAX).unwrap().bytes, needed)
+        };
+        let share = wanted.colors.len() as u64;
+        // Of 16 384 pages as many are on color as chance would have it.
+        let (drawn, needed) = first_draw(1024 * share, 1024 * (16 - share));
+        assert_eq!(drawn, needed);
+        // None is, as of a program that is on other colors.
+        let (drawn, needed) = first_draw(0, 16 << 10);
+        assert!(drawn <= needed / 4, "{drawn} of {needed}");
+        // However much is needed, not more is touched before it was seen what comes.
+        let (drawn, needed) = first_draw(share << 20, (16 - share) << 20);
+        assert!(drawn <= needed / 4, "{drawn} of {needed}");
     }
 
     #[test]

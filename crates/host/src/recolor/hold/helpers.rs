@@ -4,7 +4,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use rustix::process::Pid as RawPid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{Hold, failed};
@@ -149,8 +151,8 @@ impl Drop for Helpers {
     }
 }
 
-/// Waits for a running helper to end. `held_back` gathers the signals that were about to be delivered to the helper; `between` is called about
-/// every 50 ms.
+/// Waits for a running helper to end. `held_back` gathers the signals that were about to be delivered to the helper; `between` is called at
+/// least every 50 ms.
 pub(super) fn wait_for(
     pid: Pid,
     helper: ThreadId,
@@ -158,8 +160,14 @@ pub(super) fn wait_for(
     between: &mut dyn FnMut(),
 ) -> Result<(), RecolorError> {
     let failed = failed(pid, helper, "wait for");
+    let end = end_of(helper);
     loop {
-        match trace::report_within(helper, Duration::from_millis(50)) {
+        let looked = end.as_ref().is_some_and(|end| {
+            let _ = poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&LOOK));
+            true
+        });
+        let limit = if looked { Duration::ZERO } else { Duration::from_millis(50) };
+        match trace::report_within(helper, limit) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => between(),
             Err(error) => return Err(failed(error)),
             Ok(Report::Gone) => return Ok(()),
@@ -170,4 +178,14 @@ pub(super) fn wait_for(
             Ok(_) => trace::go_on(helper, 0).map_err(&failed)?,
         }
     }
+}
+
+/// Time after which a helper that has not ended is looked at, in case it was stopped.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// Returns a descriptor that becomes readable when `thread` ends, so that waiting for it takes no time from its CPU; `None` if the kernel
+/// has none for threads (before Linux 6.9).
+fn end_of(thread: ThreadId) -> Option<OwnedFd> {
+    // PIDFD_THREAD, to which rustix gives no name.
+    pidfd_open(RawPid::from_raw(thread)?, PidfdFlags::from_bits_retain(libc::O_EXCL as u32)).ok()
 }
