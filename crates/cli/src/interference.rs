@@ -110,6 +110,8 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     let setup = Setup {
         programs: programs.clone(),
         beside: chosen.beside.clone(),
+        // A walk over 16 lines, which takes next to nothing of a cache.
+        spinner: command(&format!("isochrome job --jobs {ENDLESS} walk 1"))?,
         jobs: chosen.jobs,
         conditions: possible(realtime, &parts),
         cpu: context.cpu,

@@ -1,8 +1,8 @@
 //! Measurement of unmodified programs, alone and beside others.
 //!
 //! *Time slices* are given by this process, by SCHED_FIFO priorities: on the shared CPU all programs wait at a low priority, and one at a time
-//! gets a higher priority. SCHED_DEADLINE would serve as well, but admits no program that is bound to one CPU. In the slices of absent
-//! co-runners this process spins, as in the control. A program that blocks in its slice leaves the rest of it to the others.
+//! gets a higher priority. SCHED_DEADLINE would serve as well, but admits no program that is bound to one CPU. In the control
+//! programs that only spin have the slices of the co-runners; in the slices of absent co-runners this process spins. A program that blocks in its slice leaves the rest of it to the others.
 //!
 //! *Co-runners end too.* Replacements, started and moved to their colors beforehand, are stopped until they are needed. If they run out, the run
 //! continues without co-runners and is censored: with co-runners the run would have taken at least as long. If a co-runner fails, or ends much
@@ -45,6 +45,8 @@ pub struct Setup {
     pub programs: Vec<Vec<String>>,
     /// For each program, the indices of the programs that run beside it.
     pub beside: Vec<Vec<usize>>,
+    /// Command line of a program that only spins, and does not end.
+    pub spinner: Vec<String>,
     /// For each program, the number of jobs in a run, if release messages start its jobs. Such a program is started once for a block. `None` if
     /// it runs to its end.
     pub jobs: Vec<Option<u64>>,
@@ -103,6 +105,8 @@ pub struct Programs<'s, 'p> {
     subject: Option<Process>,
     /// Stopped co-runners at or after their mark, each with its program and its partitioning.
     ready: Vec<(usize, Partitioning, Process)>,
+    /// Stopped spinners, which take the places of co-runners in controls on one CPU.
+    spinners: Vec<Process>,
     /// For each program, the number of failures since its last success.
     failed: Vec<u32>,
     /// Descriptions of failures of programs beside others; their runs and blocks are discarded.
@@ -114,7 +118,16 @@ impl<'s, 'p> Programs<'s, 'p> {
     pub fn new(setup: &'s Setup, move_to_colors: &'p mut MoveToColors<'p>) -> Programs<'s, 'p> {
         let programs = setup.programs.len();
         let (lengths, failed) = (vec![None; programs], vec![0; programs]);
-        Programs { setup, move_to_colors, lengths, subject: None, ready: Vec::new(), failed, failures: Vec::new() }
+        Programs {
+            setup,
+            move_to_colors,
+            lengths,
+            subject: None,
+            ready: Vec::new(),
+            spinners: Vec::new(),
+            failed,
+            failures: Vec::new(),
+        }
     }
 
     fn start(&mut self, program: usize, partitioning: Partitioning) -> Result<Option<Process>, LabError> {
@@ -185,8 +198,21 @@ impl<'s, 'p> Programs<'s, 'p> {
         Some(self.ready.remove(at).2)
     }
 
-    /// Makes one run beside `others` and returns its values. In the control the others only spin, and in the reference they are absent. `None`
-    /// if a program failed, or on an interrupt.
+    /// Returns `count` spinners; fewer on an interrupt.
+    fn spinners(&mut self, count: usize) -> Result<Vec<Option<Process>>, LabError> {
+        while self.spinners.len() < count {
+            let words = &self.setup.spinner;
+            let start = Start { words, released: false, timed: false, joins: None, move_to_colors: None };
+            let Some(spinner) = Process::start(self.setup, start)? else { break };
+            self.spinners.push(spinner);
+        }
+        Ok(self.spinners.drain(..).map(Some).collect())
+    }
+
+    /// Makes one run beside `others` and returns its values. In the control spinners take their places, and in the reference they are absent.
+    /// `None` if a program failed, or on an interrupt.
+    ///
+    /// On one CPU, the spinners are programs, too: what it costs to switch between programs is the same in the control as in the treatment.
     fn run(&mut self, condition: Condition, arm: Arm, others: &[usize]) -> Result<Option<Vec<f64>>, LabError> {
         let Some(mut run) = self.begin(condition, arm, others)? else { return Ok(None) };
         let setup = self.setup;
@@ -225,8 +251,11 @@ impl<'s, 'p> Programs<'s, 'p> {
         if let Some(jobs) = setup.jobs[program] {
             subject.release(jobs)?;
         }
-        let take = |other: &usize| if together { self.next(*other, condition.partitioning) } else { None };
-        let mates: Vec<Option<Process>> = others.iter().map(take).collect();
+        let mates: Vec<Option<Process>> = match (arm, condition.sharing) {
+            (Arm::Treatment, _) => others.iter().map(|other| self.next(*other, condition.partitioning)).collect(),
+            (Arm::Control, Sharing::IntraCore) => self.spinners(others.len())?,
+            _ => others.iter().map(|_| None).collect(),
+        };
         let counting = Counting::of(&subject, &setup.levels);
         let run = Run { condition, arm, others, subject, mates, counting, censored: false };
         for (at, mate) in run.mates.iter().enumerate() {
@@ -277,6 +306,9 @@ impl<'s, 'p> Programs<'s, 'p> {
     /// Replaces co-runners that have ended. Returns `false` if one of them failed, as the program then did not have its co-runners for the whole
     /// run.
     fn replace_ended(&mut self, run: &mut Run<'_>) -> Result<bool, LabError> {
+        if run.arm != Arm::Treatment {
+            return Ok(true);
+        }
         for at in 0..run.mates.len() {
             let Some(mate) = run.mates[at].as_mut() else { continue };
             let Some(end) = mate.end()? else { continue };
@@ -296,7 +328,7 @@ impl<'s, 'p> Programs<'s, 'p> {
 
     /// Stops the processes that have not ended and keeps them for the next run.
     fn keep(&mut self, run: Run<'_>) -> Result<(), LabError> {
-        let Run { condition, others, mut subject, mates, .. } = run;
+        let Run { condition, arm, others, mut subject, mates, .. } = run;
         let running = self.setup.realtime.then_some(RUNNING);
         if self.setup.jobs[condition.program].is_some() {
             subject.hold(running)?;
@@ -305,7 +337,10 @@ impl<'s, 'p> Programs<'s, 'p> {
         for (mate, other) in mates.into_iter().zip(others) {
             if let Some(mut mate) = mate.filter(|mate| !mate.ended) {
                 mate.hold(running)?;
-                self.ready.insert(0, (*other, condition.partitioning, mate));
+                match arm {
+                    Arm::Treatment => self.ready.insert(0, (*other, condition.partitioning, mate)),
+                    _ => self.spinners.push(mate),
+                }
             }
         }
         Ok(())
@@ -398,6 +433,7 @@ mod tests {
             jobs: vec![None; programs.len()],
             programs,
             beside,
+            spinner: ["sh", "-c", "while :; do :; done"].map(str::to_owned).to_vec(),
             cpu: cpus[0],
             // If there is only one CPU, the co-runners share it with the program.
             others: vec![cpus[cpus.len() - 1]],

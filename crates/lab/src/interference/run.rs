@@ -18,8 +18,8 @@ pub(super) struct Run<'r> {
     pub(super) arm: Arm,
     pub(super) others: &'r [usize],
     pub(super) subject: Process,
-    /// For each of `others`, the process that runs; `None` in arms other than the treatment, and if there is no replacement for a co-runner that
-    /// ended.
+    /// For each of `others`, the process that runs: in a control on one CPU a spinner. `None` if none runs there, and if there is no replacement
+    /// for a co-runner that ended.
     pub(super) mates: Vec<Option<Process>>,
     pub(super) counting: Counting,
     /// Whether a co-runner ended before the program and no replacement was ready.

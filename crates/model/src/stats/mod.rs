@@ -4,9 +4,11 @@
 //! [`compare_high_water_marks`] refuses to compare marks of unequal sample counts. An [`Effect`] is a paired difference per
 //! block with its confidence interval; [`holm`] corrects the p-values of several effects that are judged together. [`accepted`]
 //! selects the blocks that count, by values that the effect cannot influence. A [`Crossover`] compares two conditions of one running
-//! program by the randomization of their order alone, and [`Looks`] let such an experiment stop as soon as its answer is known.
+//! program by the randomization of their order alone, and [`Looks`] let such an experiment stop as soon as its answer is known. [`concentration`] says
+//! whether values are more alike than others of the same kind.
 
 mod blocks;
+mod concentration;
 mod counts;
 mod crossover;
 mod effect;
@@ -14,6 +16,7 @@ mod line;
 mod summary;
 
 pub use blocks::{Gate, accepted, halves};
+pub use concentration::concentration;
 pub use counts::{chi_square_uniform, proportion_interval, sign_test};
 pub use crossover::{Crossover, CrossoverBlock, Look, Looks};
 pub use effect::{BLOCKS_MIN, Effect, SIGNIFICANT, blocks_needed, holm, visible_effect};

@@ -17,8 +17,12 @@
 //! [PrzyborowskiWilenski1940] The tail probabilities are averaged over W, and twice the average of p-values is a p-value. [VovkWang2020] This
 //! supposes that as much is withheld after the run as during it.
 //!
-//! If so many intervals are improbable, the jobs are the task's own. Otherwise they are no reason to accuse the task, and none to trust it. Where
-//! there are two watches, each has a part of the probability of a wrong accusation.
+//! *Of a budget*, the jobs of the intervals are compared with the gaps by what they lost, too. A job that met a gap executes for longer by the
+//! length of the gap, and gaps have many lengths; an overrun takes what it takes each time. If gaps account for the jobs, these lost as much as
+//! gaps do that are long enough for an ordinary job to exceed its budget, so they are no more alike than as many of these.
+//!
+//! If either is improbable, the jobs are the task's own. Otherwise they are no reason to accuse the task, and none to trust it. Each watch and
+//! each comparison has a part of the probability of a wrong accusation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,11 +34,19 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 use super::{ACCUSED_WRONGLY, NeededGap, UnreportedGaps, by_interval, counted_from};
 use crate::evidence::format;
 use crate::running::{Limit, Run, TaskOutcome};
+use crate::stats::concentration;
 use crate::units::Ns;
 
-/// Part of the probability of accusing a task wrongly that the watch during the run has. It needs less, because with each further interval the
-/// probability falls faster.
-const PART_DURING: f64 = 0.2;
+/// Part of the probability of accusing a task wrongly that the number of intervals has, by the watch during the run. It needs less, because with
+/// each further interval the probability falls faster.
+const PART_DURING: f64 = 0.15;
+/// Part that the number of intervals has by the watch after the run.
+const PART_AFTER: f64 = 0.79;
+/// Part that has what the jobs lost, by each of the two watches.
+const PART_ALIKE: f64 = 0.03;
+
+/// Greatest number of gaps whose lengths are compared with what jobs lost. Of more, some at even distances in ascending order stand for all.
+const GAPS_MAX: u64 = 4096;
 
 /// Comparison of the jobs of a task that exceed a limit with the gaps of its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -51,8 +63,8 @@ pub struct GapComparison {
     #[serde(default)]
     pub during: bool,
     /// Probability of so many intervals if gaps meet jobs as often, per time, as the watching thread: the smallest one for the shortest
-    /// length needed in each octave, times the number of these lengths, divided by the part of the probability of a wrong accusation that this
-    /// watch has.
+    /// length needed in each octave, times the number of these lengths. Of a budget, or that jobs which meet gaps lose as equal times. Each is
+    /// divided by its part of the probability of a wrong accusation, and the smaller one counts.
     pub p: f64,
 }
 
@@ -80,16 +92,7 @@ impl Run {
     /// jobs: they were not watched for, or there are more intervals with such jobs than is probable.
     pub(in crate::running) fn met_by_gaps(&self, task: &TaskOutcome, limit: Limit) -> Option<GapComparison> {
         let watches = || self.gaps.iter().filter(|gaps| Some(gaps.cpu) == task.cpu);
-        let part = |during: bool| match (during, watches().any(|gaps| gaps.from.is_some())) {
-            (true, _) => PART_DURING,
-            (false, true) => 1.0 - PART_DURING,
-            (false, false) => 1.0,
-        };
-        let compare = |gaps| {
-            let compared = self.compare(task, limit, gaps)?;
-            Some(GapComparison { p: (compared.p / part(compared.during)).min(1.0), ..compared })
-        };
-        let compared: Vec<GapComparison> = watches().filter_map(compare).collect();
+        let compared: Vec<GapComparison> = watches().filter_map(|gaps| self.compare(task, limit, gaps)).collect();
         // The watch after the run comes last.
         compared.last().copied().filter(|_| compared.iter().all(|compared| compared.p >= ACCUSED_WRONGLY))
     }
@@ -110,22 +113,57 @@ impl Run {
         let share = observed.mean_ns * task.jobs as f64 / self.duration.0.max(1) as f64;
         let needed = by_interval(&task.violations(limit).needed, gaps.interval);
         let shortest = needed.iter().map(|needed| needed.gap).min()?;
-        let (intervals, p) = match gaps.from {
-            Some(from) => gaps.during(&needed, share, Ns(self.duration.0.saturating_sub(from.0))),
-            None => (needed.len(), gaps.after(&needed, share.min(1.0), self.duration)),
+        let (intervals, number) = match gaps.from {
+            Some(from) => {
+                let (intervals, p) = gaps.during(&needed, share, Ns(self.duration.0.saturating_sub(from.0)));
+                (intervals, p / PART_DURING)
+            }
+            None => (needed.len(), gaps.after(&needed, share.min(1.0), self.duration) / PART_AFTER),
         };
+        let spare = task.requirement.budget.filter(|_| limit == Limit::Budget);
+        let spare = spare.map(|budget| Ns(budget.0.saturating_sub(observed.mean_ns as u64)));
+        let alike = spare.map_or(1.0, |spare| gaps.alike(&needed, spare) / PART_ALIKE);
         Some(GapComparison {
             intervals: intervals as u64,
             needed: shortest,
             seen: gaps.at_least(shortest),
             watched: gaps.watched,
             during: gaps.from.is_some(),
-            p,
+            p: number.min(alike).min(1.0),
         })
     }
 }
 
 impl UnreportedGaps {
+    /// Returns the probability that jobs which met gaps needed as equal gaps as `needed` not to exceed their budget. `spare`: what the budget
+    /// leaves an ordinary job.
+    fn alike(&self, needed: &[NeededGap], spare: Ns) -> f64 {
+        // A shorter gap would have been missed.
+        if spare < self.threshold {
+            return 1.0;
+        }
+        let needed: Vec<u64> = needed.iter().map(|needed| needed.gap.0).collect();
+        concentration(&needed, &self.from_length(spare).map(|gap| gap.0 - spare.0).collect::<Vec<u64>>())
+    }
+
+    /// Returns the lengths of the gaps from `length` on, in ascending order: at most [`GAPS_MAX`] that stand for all.
+    pub(super) fn from_length(&self, length: Ns) -> impl Iterator<Item = Ns> {
+        let long = || self.gaps.iter().filter(move |gap| gap.least >= length);
+        let count = long().fold(0u64, |sum, gap| sum.saturating_add(gap.count));
+        let used = count.min(GAPS_MAX);
+        let number = move |at: u64| (u128::from(2 * at + 1) * u128::from(count) / u128::from(2 * used.max(1))) as u64;
+        let mut at = 0;
+        let mut below = 0u64;
+        long().flat_map(move |gap| {
+            below = below.saturating_add(gap.count);
+            let first = at;
+            while at < used && number(at) < below {
+                at += 1;
+            }
+            std::iter::repeat_n(gap.least, (at - first) as usize)
+        })
+    }
+
     /// Returns the number of intervals of the run with jobs that were compared with gaps seen meanwhile, and the probability of so many.
     ///
     /// `share`: share of all time that the task had. `time`: from the beginning of the watch until the end of the run.
