@@ -32,7 +32,7 @@ pub enum CounterError {
         source: io::Error,
     },
     /// A performance counter could not be opened or read, for another reason.
-    #[error("{event}: {action} the performance counter failed: {source}\n  hint: another tool may hold the counters")]
+    #[error("{event}: {action} the performance counter failed: {source}\n  hint: {}", hint_of_failure(source))]
     Failed {
         /// The requested event.
         event: String,
@@ -42,7 +42,7 @@ pub enum CounterError {
         source: io::Error,
     },
     /// More events were requested than counters work here.
-    #[error("{requested} events were requested, {usable} counters work here{}\n  hint: count fewer events at once", defect.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
+    #[error("{requested} events were requested, {usable} counters work here{}\n  hint: {}", defect.as_deref().map(|f| format!(" ({f})")).unwrap_or_default(), hint_of_few(*usable))]
     TooFew {
         /// Number of events requested.
         requested: usize,
@@ -73,6 +73,18 @@ pub enum CounterError {
         /// Time for which the group was on the hardware, in ns.
         running_ns: u64,
     },
+    /// A counter read less than before.
+    #[error(
+        "{event}: the counter went back from {before} to {after}\n  hint: the hypervisor does not keep the counters of this machine; use time instead"
+    )]
+    WentBack {
+        /// The event.
+        event: String,
+        /// The earlier value.
+        before: u64,
+        /// The later value.
+        after: u64,
+    },
     /// No event is known that counts the misses of a level.
     #[error(
         "no event is known that counts the misses of {touches} in level {level} on `{processor}`\n  hint: use time instead"
@@ -98,4 +110,20 @@ pub enum CounterError {
     /// The memory or the code for the self-test could not be made.
     #[error("{0}")]
     System(#[from] SystemError),
+}
+
+/// Returns the remedy for a counter that cannot be opened or read.
+fn hint_of_failure(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "every counter is an open file; allow more of them (ulimit -n)",
+        _ => "another tool may hold the counters",
+    }
+}
+
+/// Returns the remedy where only `usable` counters work.
+fn hint_of_few(usable: usize) -> &'static str {
+    match usable {
+        0 => "in a virtual machine the host may show counters that do not count; use time instead",
+        _ => "count fewer events at once",
+    }
 }

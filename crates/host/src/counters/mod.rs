@@ -129,20 +129,34 @@ pub fn usable_slots() -> Result<Slots, CounterError> {
     for size in 1..=SLOTS_TRIED {
         let group = match Group::open(&vec![Code::Instructions; size], None) {
             Ok(group) => group,
-            Err((_, error)) if size == 1 => return Err(open_error(INSTRUCTIONS.name, error)),
+            Err((_, error)) if size == 1 || is_lack_of_memory_or_files(&error) => {
+                return Err(open_error(INSTRUCTIONS.name, error));
+            }
             // The processor has no more counters. Any other defect would have shown with the first counter.
             Err(_) => break,
         };
-        let Ok(before) = group.read() else { break };
-        known_loop();
-        let Ok(after) = group.read() else { break };
+        let readings = group.read().and_then(|before| {
+            known_loop();
+            Ok((before, group.read()?))
+        });
+        let (before, after) = match readings {
+            Ok(readings) => readings,
+            Err(error) if size == 1 => return Err(read_error(INSTRUCTIONS.name, error)),
+            Err(_) => break,
+        };
         // A group that is never on the hardware, or only alternates with others, has more counters than the hardware.
         if !ran_throughout(&before, &after) && size > 1 {
             break;
         }
-        groups.push((0..size).map(|i| after.counts[i].wrapping_sub(before.counts[i])).collect());
+        // A counter that goes back has counted nothing that can be believed.
+        groups.push((0..size).map(|i| after.counts[i].saturating_sub(before.counts[i])).collect());
     }
     Ok(known.insert(judge_slots(&groups, LOOP_ROUNDS)).clone())
+}
+
+/// Whether a counter did not open because this process or the kernel has no room for it, which says nothing of the processor.
+fn is_lack_of_memory_or_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Runs a loop of at least [`LOOP_ROUNDS`] instructions.
@@ -202,14 +216,11 @@ impl Counters {
 
     /// Returns the present counts of the one thread that is counted, with one system call and no allocation.
     pub fn read(&self) -> Result<Reading, CounterError> {
-        self.group.read().map(Reading).map_err(|source| CounterError::Failed {
-            event: self.events[0].name.to_owned(),
-            action: "reading",
-            source,
-        })
+        self.group.read().map(Reading).map_err(|source| read_error(self.events[0].name, source))
     }
 
-    /// Returns the counts between two readings. Fails if the counters did not run all the time, since nothing is scaled here.
+    /// Returns the counts between two readings. Fails if the counters did not run all the time, since nothing is scaled here, and if one of
+    /// them went back.
     pub fn between(&self, before: &Reading, after: &Reading) -> Result<Counts, CounterError> {
         let (before, after) = (&before.0, &after.0);
         if !ran_throughout(before, after) {
@@ -220,7 +231,12 @@ impl Counters {
         }
         let mut values = [0; GROUP_LIMIT];
         for (index, value) in values.iter_mut().enumerate() {
-            *value = after.counts[index].wrapping_sub(before.counts[index]);
+            let (before, after) = (before.counts[index], after.counts[index]);
+            *value = after.checked_sub(before).ok_or_else(|| CounterError::WentBack {
+                event: self.events[index].name.to_owned(),
+                before,
+                after,
+            })?;
         }
         Ok(Counts { values, len: self.events.len() })
     }
@@ -310,6 +326,10 @@ fn walk(next: &[u64]) {
     for _ in 0..next.len() / LINE_WORDS {
         at = black_box(next[at as usize]);
     }
+}
+
+fn read_error(event: &str, source: io::Error) -> CounterError {
+    CounterError::Failed { event: event.to_owned(), action: "reading", source }
 }
 
 /// Returns the error for a counter that did not open, chosen by the remedy that would help.

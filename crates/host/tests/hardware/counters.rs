@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use isochrome_host::counters::events::{Event, INSTRUCTIONS, PAGE_FAULTS, Quantity, event};
-use isochrome_host::counters::{Counters, usable_slots};
+use isochrome_host::counters::{CounterError, Counters, usable_slots};
 use isochrome_host::machine::sysfs::{Processor, Sysfs};
 
 /// Page faults are counted without hardware, so this tests the reading itself wherever perf is permitted.
@@ -16,6 +16,9 @@ pub fn a_group_is_read_with_all_its_counts() {
     let counts = counters.between(&before, &after).unwrap();
     // 64 MiB are at least 32 huge pages.
     assert!(matches!(counts.values(), [a, b, c] if *a >= 32 && a == b && b == c), "{counts:?}");
+    // Counts that go back are no counts.
+    let error = counters.between(&after, &before).unwrap_err();
+    assert!(matches!(error, CounterError::WentBack { before, after, .. } if before > after), "{error}");
 }
 
 pub fn counters_count_a_known_loop_alike() {
