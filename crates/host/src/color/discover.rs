@@ -107,7 +107,7 @@ const DOUBLED: u32 = 5;
 
 /// Finds groups among the pages of the arena, and returns the groups and the number of pages that are resident at the end.
 ///
-/// The search ends when further attempts are in vain, or when `stop` returns true. `ready` pages are resident already; more pages are made
+/// The search ends when further attempts are in vain, when tests no longer work, or when `stop` returns true. `ready` pages are resident already; more pages are made
 /// resident while colors are missing.
 pub fn groups(
     eviction_test: &mut dyn ArenaEvictionTest,
@@ -124,7 +124,7 @@ pub fn groups(
     let mut step = search.pages();
     let mut groups = Vec::<Group>::new();
     let mut in_vain = 0;
-    while !stop() {
+    while !stop() && eviction_test.works() {
         let missing = search.colors_expected.saturating_sub(groups.len());
         if in_vain >= IN_VAIN {
             if missing == 0 || groups.is_empty() {
@@ -167,7 +167,7 @@ pub fn groups(
         }
     }
     // Sets that are short of pages are filled up with pages that were not tested yet.
-    while groups.iter().any(|group| group.members.len() < search.set_len()) && !stop() {
+    while groups.iter().any(|group| group.members.len() < search.set_len()) && !stop() && eviction_test.works() {
         let mut pages = fresh.take(search.pages() / 2);
         if pages.is_empty() {
             break;
@@ -322,7 +322,7 @@ fn reduced(
         let mut dropped = false;
         let mut begin = 0;
         while begin < rest.len() && rest.len() > search.ways {
-            if stop() {
+            if stop() || !eviction_test.works() {
                 return None;
             }
             let end = (begin + step).min(rest.len());

@@ -6,7 +6,7 @@ use isochrome_model::units::{Bytes, Cycles};
 use serde::{Deserialize, Serialize};
 
 use crate::color::error::ColorError;
-use crate::counters::Counters;
+use crate::counters::{CounterError, Counters};
 use crate::error::SystemError;
 use crate::machine::sysfs::Sysfs;
 use crate::sys::heap::BackingMemory;
@@ -22,6 +22,11 @@ pub trait EvictionTest {
     /// Takes out and returns the reason why tests no longer work; `None` if they do.
     fn failure(&mut self) -> Option<ColorError> {
         None
+    }
+
+    /// Whether tests still work. Their results mean nothing once they do not.
+    fn works(&self) -> bool {
+        true
     }
 
     /// Runs `tests`, each a set and its targets, one after the other, and returns the shares of each.
@@ -466,29 +471,61 @@ impl ArenaEvictionTest for TimedEvictionTest {
 pub struct CountedEvictionTest {
     walker: Walker,
     counters: Counters,
+    /// Number of invalid tests since the last valid one, and why the last of them was invalid.
+    invalid: u32,
+    why: Option<CounterError>,
 }
+
+/// Number of invalid tests in a row after which the counters are taken to be lost. Another tool that takes them for a moment spoils fewer.
+const INVALID_MAX: u32 = 1000;
 
 impl CountedEvictionTest {
     /// Creates an eviction test of pages of `arena`. The first of `counters` must count demand misses of the level.
     pub fn new(arena: Arena, line_bytes: usize, counters: Counters, seed: u64) -> Self {
-        CountedEvictionTest { counters, walker: Walker::new(arena, line_bytes, seed) }
+        CountedEvictionTest { counters, walker: Walker::new(arena, line_bytes, seed), invalid: 0, why: None }
+    }
+
+    /// Records whether a test was valid.
+    fn note(&mut self, valid: Result<(), CounterError>) {
+        match valid {
+            Ok(()) => (self.invalid, self.why) = (0, None),
+            // The kernel takes a group that reads as its end off the hardware for good.
+            Err(error @ CounterError::Failed { .. }) => (self.invalid, self.why) = (INVALID_MAX, Some(error)),
+            Err(error) => (self.invalid, self.why) = (self.invalid.saturating_add(1), Some(error)),
+        }
     }
 }
 
 impl EvictionTest for CountedEvictionTest {
+    fn failure(&mut self) -> Option<ColorError> {
+        self.why.take_if(|_| self.invalid >= INVALID_MAX).map(ColorError::from)
+    }
+
+    fn works(&self) -> bool {
+        self.invalid < INVALID_MAX
+    }
+
     fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
         let lines = STEPS;
-        self.walker.prepare(set, targets, passes);
         shares.clear();
+        if !self.works() {
+            shares.resize(targets.len(), 1.0);
+            return;
+        }
+        self.walker.prepare(set, targets, passes);
         let mut before = self.counters.read();
         for target in targets {
             self.walker.walk(*target, lines);
             let after = self.counters.read();
-            // If the counters were taken away during a test, the test is invalid. It counts as all misses, like noise, which only adds misses.
-            let misses = match (&before, &after) {
-                (Ok(before), Ok(after)) => self.counters.between(before, after).map_or(u64::MAX, |c| c.values()[0]),
-                _ => u64::MAX,
+            let counted = match (before, &after) {
+                (Ok(before), Ok(after)) => self.counters.between(&before, after).map(|counts| counts.values()[0]),
+                (Err(error), _) => Err(error),
+                // The next reading fails as well, and says why.
+                (Ok(_), Err(_)) => Ok(u64::MAX),
             };
+            // If the counters were taken away during a test, the test is invalid. It counts as all misses, like noise, which only adds misses.
+            let misses = *counted.as_ref().unwrap_or(&u64::MAX);
+            self.note(counted.map(drop));
             shares.push((misses.min(u64::from(lines)) as f32 / lines as f32).clamp(0.0, 1.0));
             before = after;
         }

@@ -73,6 +73,7 @@ impl Survey {
             group.truncate(set_len);
         }
         self.know(groups);
+        self.eviction_test.failure().map_or(Ok(()), Err)?;
         let (wrong, colors) = contradictions(&self.cross);
         Ok(Confirmed { colors, wrong })
     }

@@ -228,6 +228,7 @@ impl Survey {
         let (groups, ready) =
             discover::groups(&mut *self.eviction_test, self.target.search(), self.ready, &mut self.rng, &stop);
         self.ready = ready;
+        self.eviction_test.failure().map_or(Ok(()), Err)?;
         if interrupt::interrupted() {
             return Err(SystemError::Interrupted.into());
         }
@@ -270,7 +271,7 @@ impl Survey {
 
     /// Classifies `more` further pages, within the memory limit.
     ///
-    /// Fails with [`ColorError::BitsContradicted`] if frame bits were requested and are wrong here. If frame bits are given up instead, fails
+    /// Fails if tests no longer work, as after the counters were taken away, and with [`ColorError::BitsContradicted`] if frame bits were requested and are wrong here. If frame bits are given up instead, fails
     /// if no eviction sets are found to replace them.
     pub fn classify(&mut self, more: usize) -> Result<(), ColorError> {
         let first = self.pages.len();
@@ -283,14 +284,21 @@ impl Survey {
             page.frame = frame;
         }
         let range = first as u32..end as u32;
-        if self.method != Method::Bits {
+        let mut checked = Ok(());
+        if self.method == Method::Bits {
+            checked = self.check_bits(range);
+        } else {
             self.test_pages(range);
-        } else if let Err(error) = self.check_bits(range) {
+        }
+        // Pages that could not be tested contradict no frame bits.
+        self.eviction_test.failure().map_or(Ok(()), Err)?;
+        if let Err(error) = checked {
             if !self.bits_may_be_wrong {
                 return Err(error);
             }
             self.refused.push((Method::Bits, error));
             self.test_instead()?;
+            self.eviction_test.failure().map_or(Ok(()), Err)?;
         }
         self.classifying += begin.elapsed();
         self.elapsed = self.begin.elapsed();
