@@ -107,7 +107,7 @@ impl Splitter {
                 if let (Some(slice), Some(before)) = (self.held.get_mut(&cpu), before)
                     && ran_throughout(&before, &reading)
                 {
-                    slice.counts = Some(counts(&before, &reading));
+                    slice.counts = counts(&before, &reading);
                 }
             }
             EventKind::Switch { from, from_name, reason, to, reading, .. } => {
@@ -119,7 +119,7 @@ impl Splitter {
                     // While the counters were off, nothing was recorded, so other threads may have had the CPU.
                     entries.push(Entry::Gap(Gap { cpu, end: at, lost: None }));
                 } else if self.matters(from) {
-                    let counts = self.counted.then(|| counts(&before.reading, &reading));
+                    let counts = self.counted.then(|| counts(&before.reading, &reading)).flatten();
                     let unnamed = from_name == ThreadName::default();
                     let name = if unnamed { self.names.get(&from).copied() } else { Some(from_name) };
                     let (begin, name) = (before.since, name.unwrap_or_default().to_string());
@@ -135,10 +135,10 @@ impl Splitter {
     }
 }
 
-/// Returns the counts between two readings, whose events are those of [`miss_ratio_events`].
-fn counts(before: &GroupReading, after: &GroupReading) -> Counts {
-    let since = |position: usize| after.counts[position].wrapping_sub(before.counts[position]);
-    Counts { accesses: since(0), misses: since(1), instructions: since(2), cycles: since(3) }
+/// Returns the counts between two readings, whose events are those of [`miss_ratio_events`]; `None` if a counter went back.
+fn counts(before: &GroupReading, after: &GroupReading) -> Option<Counts> {
+    let since = |position: usize| after.counts[position].checked_sub(before.counts[position]);
+    Some(Counts { accesses: since(0)?, misses: since(1)?, instructions: since(2)?, cycles: since(3)? })
 }
 
 /// Returns the threads of process `pid`.
@@ -157,6 +157,17 @@ pub fn proved_events(processor: &Processor, level: u8) -> Result<[events::Event;
         .ok_or_else(|| CounterError::NoMissRatio { level, processor: processor.name.clone() })?;
     Counters::open(&events)?;
     Ok(events)
+}
+
+/// Returns the event to count for the misses of the cache of `level`, the one of [`proved_events`], after it has proved on the calling thread
+/// that it counts. It needs one counter instead of four.
+///
+/// Fails as [`proved_events`] does.
+pub fn proved_misses(processor: &Processor, level: u8) -> Result<events::Event, CounterError> {
+    let [_, misses, ..] = miss_ratio_events(processor, level)
+        .ok_or_else(|| CounterError::NoMissRatio { level, processor: processor.name.clone() })?;
+    Counters::open(&[misses])?;
+    Ok(misses)
 }
 
 impl Slices {
@@ -442,6 +453,22 @@ mod tests {
         let seen: Vec<_> = slices.iter().map(|s| (s.thread, s.end.0, s.counts.map(|c| c.accesses))).collect();
         assert_eq!(seen, [(7, 20, None), (99, 30, None), (7, 40, None), (9, 70, Some(100)), (99, 80, None)]);
         assert_eq!(gaps.len(), 1);
+    }
+
+    #[test]
+    fn a_slice_in_which_a_counter_went_back_has_no_counts() {
+        let mut splitter = Splitter { counted: true, ..splitter(None) };
+        let (slices, gaps) = split(
+            &mut splitter,
+            &[
+                counted(switch(10, 0, 5, Preempted, 7), [100, 50, 1000, 2000], 0),
+                counted(switch(20, 0, 7, Preempted, 8), [300, 49, 1400, 2200], 0),
+                counted(switch(30, 0, 8, Preempted, 7), [500, 150, 1500, 2900], 0),
+            ],
+        );
+        let seen: Vec<_> =
+            slices.iter().map(|slice| (slice.thread, slice.counts.map(|counts| counts.misses))).collect();
+        assert_eq!((seen, gaps), (vec![(7, None), (8, Some(101))], vec![]));
     }
 
     #[test]

@@ -32,15 +32,16 @@ pub struct JobEvents {
 struct Reported(BTreeMap<CpuId, (i32, GroupReading)>);
 
 impl Reported {
-    /// Returns the misses of the thread that leaves a CPU, since it got the CPU; `None` if they are not known.
+    /// Returns the misses of the thread that leaves a CPU, since it got the CPU; `None` if they are not known, also because the counter went
+    /// back.
     fn note(&mut self, event: &SchedEvent) -> Option<Observation> {
         match event.kind {
             EventKind::Switch { from, to, reading, .. } => {
                 let (had, before) = self.0.insert(event.cpu, (to, reading))?;
                 // Some kernels do not report the thread that follows the idle task. The idle task counts nothing in user mode.
                 let whole = (had == from || had == 0) && ran_throughout(&before, &reading);
-                let count = reading.counts[0].wrapping_sub(before.counts[0]);
-                (whole && from != 0).then_some(Observation { at: event.at, what: Observed::Misses(from, count) })
+                let count = reading.counts[0].checked_sub(before.counts[0]).filter(|_| whole && from != 0)?;
+                Some(Observation { at: event.at, what: Observed::Misses(from, count) })
             }
             EventKind::Lost { .. } => {
                 self.0.remove(&event.cpu);
@@ -147,6 +148,8 @@ mod tests {
             // The counter was off for 1 ms.
             switch(2_000_000, 0, 7, 9, 210, 1_000_000),
             switch(2_000_010, 0, 9, 7, 211, 1_000_000),
+            // The counter goes back.
+            switch(2_000_020, 0, 7, 9, 100, 1_000_000),
         ];
         let mut reported = Reported::default();
         let seen: Vec<(u64, i32, u64)> = events
