@@ -18,7 +18,7 @@ use isochrome_host::recolor::recolor;
 use isochrome_host::run::profiling::profiling_run;
 use isochrome_host::run::shielding;
 use isochrome_host::runtime;
-use isochrome_host::sched::slices::proved_events;
+use isochrome_host::sched::slices::proved_misses;
 use isochrome_model::costs::Costs;
 use isochrome_model::layout::{Align, Table};
 use isochrome_model::machine::{CacheLevel, Machine, Refill};
@@ -148,7 +148,7 @@ fn measured(options: &ProfileOptions, declared: Declared, text: &str) -> Result<
         flat: options.flat / 100.0,
         seed,
     };
-    let counted = proved_events(&sysfs.processor()?, profile.level).map(|[_, misses, ..]| misses);
+    let counted = proved_misses(&sysfs.processor()?, profile.level);
     if let Err(error) = &counted {
         eprintln!("misses are not counted: {}", hints::text(error));
     }

@@ -24,7 +24,7 @@ use isochrome_host::run::marks::RING_NAME;
 use isochrome_host::run::planned::{self, PlanMismatch, Planned};
 use isochrome_host::run::recording::{BlockRecord, JOBS, Recorder};
 use isochrome_host::runtime;
-use isochrome_host::sched::slices::proved_events;
+use isochrome_host::sched::slices::proved_misses;
 use isochrome_model::evidence::{Evidence, RawFile, format};
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
@@ -70,7 +70,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let compared = options.compare.is_some();
     let retention = options.compare.and_then(|_| retention(&mut context, programs));
     let mut recorder = Recorder::new(folder, &planned, compared).with_context(unwritable)?;
-    let counted = proved_events(&context.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
+    let counted = proved_misses(&context.sysfs.processor()?, programs.level);
     let uncounted = counted.as_ref().err().map(ToString::to_string);
     let counted = counted.ok();
     let count = if compared { blocks::pairs(length) } else { 1 };
