@@ -178,12 +178,14 @@ impl Context {
         Ok((evidence, FramePool::new(arena, &inference.page_colors, inference.palette.colors)))
     }
 
-    /// Opens counters of the data misses of `level`, and of `also` if the machine counts both. `None` if the misses cannot be counted.
+    /// Opens counters of the data misses of `level`, by the first event that proves to count them, and of `also` if the machine counts both.
+    /// `None` if the misses cannot be counted.
     pub fn counters(&self, level: u8, also: Option<Quantity>) -> Option<Counters> {
-        let misses = miss_events(&self.processor, level, Touches::Data).next()?;
         let also = also.and_then(|quantity| event(&self.processor, quantity));
-        let events: Vec<Event> = [misses].into_iter().chain(also).collect();
-        Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()
+        miss_events(&self.processor, level, Touches::Data).find_map(|misses| {
+            let events: Vec<Event> = [misses].into_iter().chain(also).collect();
+            Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()
+        })
     }
 }
 
