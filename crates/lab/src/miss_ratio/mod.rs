@@ -103,6 +103,8 @@ pub fn conclude(task: &Task, blocks: &[Block<Condition>]) -> Option<Executed> {
         _ => By::Time,
     };
     let ratio = |block: &&Block<Condition>| match by {
+        // A block that was not counted, because the counters were taken away, has no ratio.
+        By::Counters if block.rows(Arm::Treatment).iter().any(|row| misses(row).is_nan()) => f64::NAN,
         By::Counters => block.median(Arm::Treatment, misses),
         // Time shows the share of lines that miss. Only one of the accesses to a line can miss, hence the division.
         By::Time => {
@@ -309,6 +311,18 @@ pub(crate) mod tests {
             let (by, ratio) = by(wrong);
             assert!(by == By::Time && (ratio - 0.4).abs() < 1e-9, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn blocks_after_the_counters_were_taken_away_do_not_count_as_hits() {
+        let mut taken_away = blocks([0.01, 0.35, 0.97]);
+        for sample in taken_away[20..].iter_mut().flat_map(|block| &mut block.samples) {
+            sample.values[1] = f64::NAN;
+        }
+        let executed = conclude(&task(), &taken_away).unwrap();
+        assert_eq!((executed.by, executed.miss_ratio), (By::Counters, 0.35));
+        // Of the 30 accepted blocks, 15 are among the first 20.
+        assert_eq!((executed.blocks_quiet, executed.interval), (15, Some([0.35, 0.35])));
     }
 
     #[test]

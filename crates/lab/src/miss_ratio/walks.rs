@@ -192,12 +192,13 @@ impl Experiment for Walks<'_> {
         let sample = |walk: &Walk<'_>| -> Result<Vec<f64>, LabError> {
             walk.run(1);
             let accesses = (PASSES * walk.accesses) as f64;
-            let before = self.counters.map(Counters::read).transpose()?;
+            let before = self.counters.map(Counters::read);
             let ticks = walk.run(PASSES);
-            let misses = match self.counters.zip(before) {
-                Some((counters, before)) => counters.between(&before, &counters.read()?)?.values()[0] as f64 / accesses,
-                None => f64::NAN,
-            };
+            // Where counters were taken away, the time is left.
+            let counted = self.counters.zip(before).and_then(|(counters, before)| {
+                Some(counters.between(&before.ok()?, &counters.read().ok()?).ok()?.values()[0])
+            });
+            let misses = counted.map_or(f64::NAN, |misses| misses as f64 / accesses);
             Ok(vec![ticks.0 as f64 * ns / accesses, misses])
         };
         recorder.measure(condition, &[Arm::Control, Arm::Treatment, Arm::Extreme], |arm| {
