@@ -45,7 +45,7 @@ pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Col
     let limits = Limits { memory, max_pause, force: chosen.force, gives_way: false, part: None };
     let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
     let request = Request { cpus, wanted, sharing, spread: chosen.spread, limits };
-    Ok(Coloring::new((known, numbers), &machine, request)?)
+    Ok(Coloring::new((known, numbers), &machine, request))
 }
 
 /// Checks that `chosen` names colors at all, which depends on no machine.

@@ -357,7 +357,7 @@ impl Colored {
         let count = all.color_count();
         ensure!(count > 1, "level {} has one color only, which cannot be divided", all.level());
         let (own, theirs) = divided(options.colors.as_deref(), &options.neighbor_colors, count)?;
-        let cache = all.cache().clone();
+        let cache = all.cache()?.clone();
         Ok(Colored { all, cache, victim: own, neighbor: theirs, cpus, has_neighbor: neighbor.is_some() })
     }
 

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use isochrome_model::machine::CacheLevel;
 use isochrome_model::units::{Color, CpuId, format_list};
 use rustix::fs::{FlockOperation, flock};
 use schemars::JsonSchema;
@@ -102,8 +101,10 @@ pub struct GrantRequest<'a> {
     pub owner: Owner,
     /// Who else may use the colors.
     pub sharing: Sharing,
-    /// The cache whose colors are requested. Owners on CPUs that share an instance of it get different colors.
-    pub cache: &'a CacheLevel,
+    /// Level of the cache whose colors are requested.
+    pub level: u8,
+    /// The CPUs of each instance of the cache. Owners on CPUs that share an instance get different colors.
+    pub shared_by: &'a [Vec<CpuId>],
     /// Number of colors of the cache.
     pub color_count: u32,
     /// CPUs on which the owner runs.
@@ -159,12 +160,12 @@ impl Ledger {
     /// same group. Also fails with [`ColorError::TooFewFreeColors`], [`ColorError::NoSuchColor`] and [`ColorError::NothingAsked`]. Nothing
     /// changes in these cases.
     pub fn grant(&mut self, request: GrantRequest<'_>) -> Result<Grant, ColorError> {
-        let GrantRequest { owner, sharing, cache, color_count, mut cpus, wanted } = request;
+        let GrantRequest { owner, sharing, level, shared_by, color_count, mut cpus, wanted } = request;
         cpus.sort_unstable();
         cpus.dedup();
         let others = || {
-            let apart = |grant: &&Grant| grant.owner != owner && grant.level == cache.level;
-            self.grants.iter().filter(apart).filter(|grant| meet(cache, &grant.cpus, &cpus))
+            let apart = |grant: &&Grant| grant.owner != owner && grant.level == level;
+            self.grants.iter().filter(apart).filter(|grant| meet(shared_by, &grant.cpus, &cpus))
         };
         let shares =
             |grant: &&Grant| matches!((&grant.sharing, &sharing), (Sharing::Group(a), Sharing::Group(b)) if a == b);
@@ -205,10 +206,10 @@ impl Ledger {
                 owner: holder.owner.name.clone(),
                 pid: holder.owner.pid,
                 cpus: format_list(&cpus),
-                level: cache.level,
+                level,
             });
         }
-        let grant = Grant { owner, sharing, level: cache.level, cpus, colors };
+        let grant = Grant { owner, sharing, level, cpus, colors };
         self.grants.retain(|held| (&held.owner, held.level) != (&grant.owner, grant.level));
         self.grants.push(grant.clone());
         self.write()?;
@@ -292,9 +293,8 @@ fn read(path: &Path) -> Result<Option<LedgerFile>, SystemError> {
     Ok(Some(file))
 }
 
-/// Whether CPUs of both lists share an instance of `cache`.
-fn meet(cache: &CacheLevel, a: &[CpuId], b: &[CpuId]) -> bool {
-    let groups = &cache.shared_by.value;
+/// Whether one of `groups` has CPUs of both lists.
+fn meet(groups: &[Vec<CpuId>], a: &[CpuId], b: &[CpuId]) -> bool {
     let uses = |group: &[CpuId], cpus: &[CpuId]| group.iter().any(|cpu| cpus.contains(cpu));
     groups.iter().any(|group| uses(group, a) && uses(group, b))
 }
@@ -311,25 +311,9 @@ mod tests {
     use std::fs;
     use std::process::{Child, Command};
 
-    use isochrome_model::geometry::Geometry;
-    use isochrome_model::machine::{Fact, Holds, Source};
-    use isochrome_model::units::Bytes;
-
-    /// Returns a level of 16 colors whose instances serve the CPUs of each group.
-    fn cache(groups: &[&[u32]]) -> CacheLevel {
-        let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
-        let groups = groups.iter().map(|group| group.iter().map(|cpu| CpuId(*cpu)).collect()).collect();
-        CacheLevel {
-            level: 2,
-            holds: Holds::Unified,
-            geometry: Fact { value: geometry, source: Source::Sysfs },
-            shared_by: Fact { value: groups, source: Source::Sysfs },
-            sharing_seen: None,
-            load_ns: None,
-            refill: None,
-            replacement: None,
-            retention: Vec::new(),
-        }
+    /// Returns the instances of a cache that serve the CPUs of each group.
+    fn cache(groups: &[&[u32]]) -> Vec<Vec<CpuId>> {
+        groups.iter().map(|group| group.iter().map(|cpu| CpuId(*cpu)).collect()).collect()
     }
 
     /// A process that runs until it is dropped.
@@ -354,10 +338,10 @@ mod tests {
         }
     }
 
-    fn request<'a>(owner: &Owner, cache: &'a CacheLevel, cpus: &[u32], wanted: Wanted) -> GrantRequest<'a> {
+    fn request<'a>(owner: &Owner, shared_by: &'a [Vec<CpuId>], cpus: &[u32], wanted: Wanted) -> GrantRequest<'a> {
         let cpus = cpus.iter().map(|cpu| CpuId(*cpu)).collect();
         let (owner, sharing) = (owner.clone(), Sharing::Exclusive);
-        GrantRequest { owner, sharing, cache, color_count: 16, cpus, wanted }
+        GrantRequest { owner, sharing, level: 2, shared_by, color_count: 16, cpus, wanted }
     }
 
     fn colors(range: std::ops::Range<u16>) -> Wanted {

@@ -59,8 +59,10 @@ pub struct Request {
 #[derive(Clone)]
 pub struct Coloring {
     known: Arc<RwLock<Known>>,
-    /// Cache level of the colors.
-    cache: CacheLevel,
+    /// The cache of the colors; `None` if the machine does not show its shape, which a trusted palette can do without.
+    cache: Option<CacheLevel>,
+    /// The CPUs of each instance of the cache.
+    shared_by: Vec<Vec<CpuId>>,
     /// CPUs that the program runs on.
     cpus: Vec<CpuId>,
     sharing: Sharing,
@@ -83,26 +85,22 @@ pub struct Coloring {
 impl Coloring {
     /// Returns the coloring for `request`, given what is `known` of colors and where the `numbers` of colors come from.
     ///
-    /// Nothing is entered in the ledger yet.
-    ///
-    /// Fails with [`ColorError::NoSuchLevel`] where the machine has no cache of the level of `known`.
-    pub fn new(
-        (known, numbers): (KnownColors, Option<Numbers>),
-        machine: &Machine,
-        request: Request,
-    ) -> Result<Coloring, ColorError> {
+    /// Nothing is entered in the ledger yet. If `machine` does not show the cache, all CPUs are taken to share it, so that no two owners get the same
+    /// color.
+    pub fn new((known, numbers): (KnownColors, Option<Numbers>), machine: &Machine, request: Request) -> Coloring {
         let Request { cpus, wanted: requested, sharing, spread, limits } = request;
         let level = known.level();
         let cache = cpus.first().and_then(|cpu| machine.data_level_of(level, *cpu)).or(machine.data_level(level));
-        let cache = cache.ok_or(ColorError::NoSuchLevel { level })?.clone();
+        let shared_by = cache.map_or_else(|| vec![machine.cpus.clone()], |cache| cache.shared_by.value.clone());
         let colors = match &requested {
             ledger::Wanted::Colors(colors) => colors.clone(),
             ledger::Wanted::Free(_) => Vec::new(),
         };
         let known = Arc::new(RwLock::new(Known(known)));
-        Ok(Coloring {
+        Coloring {
             known,
-            cache,
+            cache: cache.cloned(),
+            shared_by,
             cpus,
             sharing,
             requested,
@@ -113,7 +111,7 @@ impl Coloring {
             limits,
             reserve: None,
             places: Vec::new(),
-        })
+        }
     }
 
     /// Returns a copy of this coloring for another program, which gets `colors` and runs on `cpus`.
@@ -206,7 +204,8 @@ impl Coloring {
         let grant = ledger.grant(GrantRequest {
             owner,
             sharing: self.sharing.clone(),
-            cache: &self.cache,
+            level: self.level(),
+            shared_by: &self.shared_by,
             color_count: self.color_count(),
             cpus: self.cpus.clone(),
             wanted: self.requested.clone(),
@@ -296,8 +295,10 @@ impl Coloring {
     }
 
     /// Returns the cache level of the colors, with its geometry and the CPUs that share it.
-    pub fn cache(&self) -> &CacheLevel {
-        &self.cache
+    ///
+    /// Fails with [`ColorError::NoSuchLevel`] if the machine does not show it.
+    pub fn cache(&self) -> Result<&CacheLevel, ColorError> {
+        self.cache.as_ref().ok_or_else(|| ColorError::NoSuchLevel { level: self.level() })
     }
 
     /// Returns the CPUs that the program runs on.
@@ -479,5 +480,30 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // Colors that cannot be given back now are free once this process has ended.
         let _ = Ledger::open(&runtime::folder()).and_then(|mut ledger| ledger.release(&self.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::sysfs::Sysfs;
+    use crate::recolor::MAX_PAUSE;
+
+    #[test]
+    fn a_trusted_palette_needs_no_cache_that_the_machine_shows_and_all_cpus_are_taken_to_share_it() {
+        let shown = Sysfs::system().machine().unwrap().0;
+        let hidden = Machine { levels: Vec::new(), ..shown };
+        let limits =
+            Limits { memory: Bytes(1 << 20), force: false, max_pause: MAX_PAUSE, gives_way: false, part: None };
+        let request = Request {
+            cpus: vec![hidden.cpus[0]],
+            wanted: ledger::Wanted::Colors(vec![Color(3)]),
+            sharing: Sharing::Exclusive,
+            spread: false,
+            limits,
+        };
+        let coloring = Coloring::new((KnownColors::of_bits(16), None), &hidden, request);
+        assert!(matches!(coloring.cache(), Err(ColorError::NoSuchLevel { .. })));
+        assert_eq!(coloring.shared_by, std::slice::from_ref(&hidden.cpus));
     }
 }

@@ -265,10 +265,10 @@ impl Server {
     }
 
     /// Returns the colors that the classes of `policy` would have.
-    pub fn assign(&self, policy: &Policy) -> Result<Vec<Assigned>, AssignError> {
-        let per_color =
-            Bytes(self.all.cache().geometry.value.cache_bytes().0 / u64::from(self.all.color_count().max(1)));
-        policy::assign(policy, self.all.color_count(), per_color)
+    pub fn assign(&self, policy: &Policy) -> Result<Vec<Assigned>, ServerError> {
+        let cache = self.all.cache()?.geometry.value;
+        let per_color = Bytes(cache.cache_bytes().0 / u64::from(self.all.color_count().max(1)));
+        Ok(policy::assign(policy, self.all.color_count(), per_color)?)
     }
 
     fn look_at_all_now(&mut self) {

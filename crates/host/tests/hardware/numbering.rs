@@ -41,7 +41,8 @@ pub fn an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_their
     let request = GrantRequest {
         owner: owner.clone(),
         sharing: Sharing::Exclusive,
-        cache,
+        level: cache.level,
+        shared_by: &cache.shared_by.value,
         color_count: colors,
         cpus: vec![allowed_cpus()[0]],
         wanted: Wanted::Colors(vec![first, last]),
