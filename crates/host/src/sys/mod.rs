@@ -17,6 +17,7 @@ pub mod memory;
 pub(crate) mod mount;
 pub mod moving;
 pub mod perf;
+mod registers;
 pub mod scan;
 pub mod scheduling;
 pub mod shared;

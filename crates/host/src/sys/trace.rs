@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use isochrome_model::seccomp::Instruction;
 
+use super::registers::WORDS;
+pub use super::registers::{Registers, breaks_off};
 use crate::interrupt::interrupted;
 
 /// A thread, by the number that the kernel gives it.
@@ -47,176 +49,6 @@ pub enum Report {
     Gone,
 }
 
-/// Number of words of `struct user_regs_struct`.
-const WORDS: usize = size_of::<libc::user_regs_struct>() / 8;
-
-/// General registers of a stopped thread, in the kernel's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(into = "Vec<u64>", try_from = "Vec<u64>")]
-pub struct Registers([u64; WORDS]);
-
-impl From<Registers> for Vec<u64> {
-    fn from(registers: Registers) -> Vec<u64> {
-        registers.0.to_vec()
-    }
-}
-
-impl TryFrom<Vec<u64>> for Registers {
-    type Error = String;
-
-    fn try_from(words: Vec<u64>) -> Result<Registers, String> {
-        words
-            .try_into()
-            .map(Registers)
-            .map_err(|words: Vec<u64>| format!("{} words are no {WORDS} registers", words.len()))
-    }
-}
-
-/// Indices of registers among the words of `struct user_regs_struct`.
-#[cfg(target_arch = "x86_64")]
-mod register {
-    pub const ARGUMENTS: [usize; 6] = [14, 13, 12, 7, 9, 8];
-    pub const RESULT: usize = 10;
-    pub const NUMBER: usize = 10;
-    /// `orig_rax`: the number of the system call that the thread is in, or -1.
-    pub const CALL: usize = 15;
-    pub const INSTRUCTION: usize = 16;
-    pub const STACK: usize = 19;
-}
-#[cfg(target_arch = "aarch64")]
-mod register {
-    pub const ARGUMENTS: [usize; 6] = [0, 1, 2, 3, 4, 5];
-    pub const RESULT: usize = 0;
-    pub const NUMBER: usize = 8;
-    pub const STACK: usize = 31;
-    pub const INSTRUCTION: usize = 32;
-}
-
-impl Registers {
-    /// Returns the address of the next instruction.
-    pub fn instruction(&self) -> u64 {
-        self.0[register::INSTRUCTION]
-    }
-
-    /// Returns the result of the last system call.
-    pub fn result(&self) -> i64 {
-        self.0[register::RESULT] as i64
-    }
-
-    /// Returns these registers, changed to continue at `instruction` with no system call to restart.
-    pub fn at(mut self, instruction: u64) -> Registers {
-        self.0[register::INSTRUCTION] = instruction;
-        #[cfg(target_arch = "x86_64")]
-        {
-            self.0[register::CALL] = u64::MAX;
-        }
-        self
-    }
-
-    /// Returns these registers with `argument` as first argument of a function.
-    pub fn with_argument(mut self, argument: u64) -> Registers {
-        self.0[register::ARGUMENTS[0]] = argument;
-        self
-    }
-
-    /// Returns these registers with the stack pointer at `stack`.
-    pub fn with_stack(mut self, stack: u64) -> Registers {
-        self.0[register::STACK] = stack;
-        self
-    }
-
-    fn calling(mut self, number: libc::c_long, arguments: [u64; 6]) -> Registers {
-        for (index, value) in register::ARGUMENTS.iter().zip(arguments) {
-            self.0[*index] = value;
-        }
-        self.0[register::NUMBER] = number as u64;
-        self
-    }
-
-    /// Returns the registers with which the thread repeats a system call that ended with EINTR although no signal caused this; `None` for
-    /// anything else. Only calls that the kernel does not restart itself are repeated (signal(7), "Interruption of system calls by stop
-    /// signals").
-    ///
-    /// The time limit of the repeated call begins anew.
-    #[cfg(target_arch = "x86_64")]
-    pub fn repeated(&self) -> Option<Registers> {
-        let call = self.0[register::CALL];
-        (self.result() == -i64::from(libc::EINTR) && breaks_off(call as libc::c_long)).then(|| self.made_again())
-    }
-
-    /// Returns the registers with which the thread makes its present system call once more.
-    #[cfg(target_arch = "x86_64")]
-    fn made_again(&self) -> Registers {
-        /// Size of the `syscall` instruction, in bytes.
-        const SYSCALL_BYTES: u64 = 2;
-        let mut again = self.at(self.instruction() - SYSCALL_BYTES);
-        again.0[register::NUMBER] = self.0[register::CALL];
-        again
-    }
-
-    /// Returns the registers with which the thread repeats a system call that the kernel would continue by `restart_syscall`; `None` for
-    /// anything else. The time limit of the repeated call begins anew.
-    #[cfg(target_arch = "x86_64")]
-    pub fn begun_again(&self) -> Option<Registers> {
-        /// `ERESTART_RESTARTBLOCK`. [Linux, include/linux/errno.h]
-        const RESTART_BLOCK: i64 = 516;
-        (self.result() == -RESTART_BLOCK && self.in_call()).then(|| self.made_again())
-    }
-
-    /// Returns `None`: not implemented on this architecture, for the reason given at [`repeated`](Self::repeated).
-    #[cfg(target_arch = "aarch64")]
-    pub fn begun_again(&self) -> Option<Registers> {
-        None
-    }
-
-    /// Returns `None`: this architecture's kernel replaces the result by the first argument before a tracer sees it.
-    #[cfg(target_arch = "aarch64")]
-    pub fn repeated(&self) -> Option<Registers> {
-        None
-    }
-
-    /// Whether the thread is in a system call, as far as the registers show it.
-    #[cfg(target_arch = "x86_64")]
-    pub fn in_call(&self) -> bool {
-        self.0[register::CALL] as i64 >= 0
-    }
-
-    /// Returns `false`: on this architecture the registers do not show whether the thread is in a system call.
-    #[cfg(target_arch = "aarch64")]
-    pub fn in_call(&self) -> bool {
-        false
-    }
-}
-
-/// Whether this system call may end with EINTR when its thread is stopped, because the kernel does not restart it itself. \[signal(7),
-/// "Interruption of system calls by stop signals"\]
-#[cfg(target_arch = "x86_64")]
-pub fn breaks_off(call: libc::c_long) -> bool {
-    matches!(
-        call,
-        libc::SYS_epoll_wait
-            | libc::SYS_epoll_pwait
-            | libc::SYS_epoll_pwait2
-            | libc::SYS_semop
-            | libc::SYS_semtimedop
-            | libc::SYS_rt_sigtimedwait
-            | libc::SYS_io_getevents
-            | libc::SYS_read
-            | libc::SYS_readv
-            | libc::SYS_write
-            | libc::SYS_writev
-            | libc::SYS_recvfrom
-            | libc::SYS_recvmsg
-            | libc::SYS_recvmmsg
-            | libc::SYS_sendto
-            | libc::SYS_sendmsg
-            | libc::SYS_sendmmsg
-            | libc::SYS_accept
-            | libc::SYS_accept4
-            | libc::SYS_connect
-    )
-}
-
 /// Whether a thread in this system call may wait for a child that uses its memory, as after vfork. Such a thread does not stop before the
 /// child has ended or executed another program.
 pub fn lends_memory(call: libc::c_long) -> bool {
@@ -225,12 +57,6 @@ pub fn lends_memory(call: libc::c_long) -> bool {
         return true;
     }
     call == libc::SYS_clone || call == libc::SYS_clone3
-}
-
-/// Returns `false`: not implemented on this architecture, for the reason given at [`Registers::repeated`].
-#[cfg(target_arch = "aarch64")]
-pub fn breaks_off(_call: libc::c_long) -> bool {
-    false
 }
 
 fn ptrace(request: libc::c_uint, thread: ThreadId, address: usize, data: usize) -> io::Result<libc::c_long> {
@@ -446,6 +272,26 @@ pub fn set_registers(thread: ThreadId, registers: &Registers) -> io::Result<()> 
     let mut words = registers.0;
     let mut buffer = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
     ptrace(libc::PTRACE_SETREGSET as _, thread, NT_PRSTATUS, &raw mut buffer as usize).map(drop)
+}
+
+/// Makes a thread that has stopped at the beginning of a system call leave out the call. The registers of the thread stay as they are, but for the
+/// result.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) fn skip_call(thread: ThreadId) -> io::Result<()> {
+    let mut registers = registers(thread)?;
+    registers.0[super::registers::register::CALL] = u64::MAX;
+    set_registers(thread, &registers)
+}
+
+/// Makes a thread that has stopped at the beginning of a system call leave out the call. The registers of the thread stay as they are, but for the
+/// result.
+#[cfg(all(test, target_arch = "aarch64"))]
+pub(super) fn skip_call(thread: ThreadId) -> io::Result<()> {
+    /// Note type of the number of the system call. [Linux, include/uapi/linux/elf.h]
+    const NT_ARM_SYSTEM_CALL: usize = 0x404;
+    let mut none = -1i32;
+    let mut buffer = libc::iovec { iov_base: (&raw mut none).cast(), iov_len: size_of_val(&none) };
+    ptrace(libc::PTRACE_SETREGSET as _, thread, NT_ARM_SYSTEM_CALL, &raw mut buffer as usize).map(drop)
 }
 
 /// Returns the mask of signals that a stopped thread blocks. In a call such as ppoll, which replaces the mask while it waits, this is the mask

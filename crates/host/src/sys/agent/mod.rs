@@ -15,7 +15,7 @@ mod aarch64;
 mod cave;
 mod eviction;
 mod table;
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,8 +15,8 @@ use crate::sys::memory::page_bytes;
 use crate::sys::trace::{self, Registers, Report, StopLimit};
 use crate::sys::userfault;
 
-/// Time after which the agent is taken to hang. The cases with the most calls take about a second.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Time after which the agent is taken to hang. The cases with the most calls take about a second, and half a minute in an emulated machine.
+const LIMIT: Duration = Duration::from_secs(120);
 
 // Areas of the traced memory, by the number of their first page. The table and its entries lie in the first page.
 const SAVED: u64 = 1;
@@ -208,14 +207,23 @@ const CASES: &[Case] = &[
 ];
 
 /// Indices of registers among the words of [`Registers`].
+#[cfg(target_arch = "x86_64")]
 mod register {
-    use super::offset_of;
+    use std::mem::offset_of;
 
     pub const FIRST_ARGUMENT: usize = offset_of!(libc::user_regs_struct, rdi) / 8;
     pub const SECOND_ARGUMENT: usize = offset_of!(libc::user_regs_struct, rsi) / 8;
     pub const THIRD_ARGUMENT: usize = offset_of!(libc::user_regs_struct, rdx) / 8;
     pub const RESULT: usize = offset_of!(libc::user_regs_struct, rax) / 8;
     pub const CALL: usize = offset_of!(libc::user_regs_struct, orig_rax) / 8;
+}
+#[cfg(target_arch = "aarch64")]
+mod register {
+    pub const FIRST_ARGUMENT: usize = 0;
+    pub const SECOND_ARGUMENT: usize = 1;
+    pub const THIRD_ARGUMENT: usize = 2;
+    pub const RESULT: usize = 0;
+    pub const CALL: usize = 8;
 }
 
 // Offsets in `struct uffdio_move`, in bytes. [Linux, include/uapi/linux/userfaultfd.h]
@@ -231,6 +239,10 @@ fn contents(page: u64) -> Vec<u8> {
 fn migrations() -> Option<String> {
     let counters = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     counters.lines().find(|line| line.starts_with("pgmigrate_success ")).map(str::to_owned)
+}
+
+fn memory_of(process: &Child) -> io::Result<File> {
+    File::options().read(true).write(true).open(format!("/proc/{}/mem", process.id()))
 }
 
 /// A process that executes the agent's code, and is killed when this is dropped.
@@ -256,13 +268,15 @@ impl Traced {
     /// Starts a process, and stops it before it does anything of interest.
     fn start() -> io::Result<Traced> {
         let child = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let memory = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id()))?;
-        let mut traced = Traced { child, memory, cave: 0, base: 0, end: Instant::now() + LIMIT };
+        let mut traced = Traced { memory: memory_of(&child)?, child, cave: 0, base: 0, end: Instant::now() + LIMIT };
         trace::seize(traced.thread())?;
         trace::interrupt(traced.thread())?;
         trace::stopped(traced.thread(), StopLimit { waiting: traced.end, runnable: traced.end })?;
-        // What the program would have done next does not matter any more.
-        traced.cave = trace::registers(traced.thread())?.instruction();
+        // The file that was opened before may show the memory from before the process executed its program.
+        traced.memory = memory_of(&traced.child)?;
+        // What the program would have done next does not matter any more. At the very instruction that made the present system call, the kernel
+        // would change the number of the first call to that of `restart_syscall`. [Linux, arch/arm64/kernel/signal.c, do_signal]
+        traced.cave = trace::registers(traced.thread())?.instruction() + 8;
         traced.memory.write_all_at(&CAVE[..WAIT as usize], traced.cave)?;
         Ok(traced)
     }
@@ -391,8 +405,7 @@ impl Traced {
         let is_move = words[register::CALL] as libc::c_long == libc::SYS_ioctl;
         let (counted_bytes, error) = match play {
             Refuse(error) => {
-                words[register::CALL] = u64::MAX;
-                self.set_registers(words)?;
+                trace::skip_call(self.thread())?;
                 words = self.next_stop()?;
                 (0, error)
             }
