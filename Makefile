@@ -8,7 +8,7 @@ RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
 # Paths of the machine that builds are no part of what is built: everybody who builds a release gets the same bytes.
 REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/isochrome
-demo compat emulator build dist: export RUSTFLAGS := $(strip $(RUSTFLAGS) $(REMAP))
+demo compat emulator matrix build dist: export RUSTFLAGS := $(strip $(RUSTFLAGS) $(REMAP))
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -119,20 +119,29 @@ compat: toolchain
 	$(PYTHON) scripts/compat.py --binary $(or $(CARGO_TARGET_DIR),target)/release/isochrome || [ $$? -eq 3 ]
 
 # Boots an emulated machine with systemd as process 1, and checks the memory server in it; `matrix` boots one for each of several kernels, and checks there
-# that pages are moved. The program is linked statically, so that it runs on any release of Debian. Root gets the packages that are not there.
+# that pages are moved. The program is linked statically, so that it runs on any release of Debian; Rust's own linker links for arm64. Root gets the
+# packages that are not there. `make matrix EMULATED=x86_64-unknown-linux-musl MACHINES='6.*'` leaves out arm64.
 EMULATED := x86_64-unknown-linux-musl
+MACHINES := *
+EMULATOR := mmdebstrap qemu-system-x86 e2fsprogs binutils
+matrix: EMULATED := x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+matrix: EMULATOR += qemu-system-arm qemu-user-static binfmt-support arch-test binutils-aarch64-linux-gnu
 emulated: emulator
 	$(PYTHON) scripts/emulated.py --binary $(or $(CARGO_TARGET_DIR),target)/$(EMULATED)/release/isochrome
 matrix: emulator
-	$(PYTHON) scripts/matrix.py --binary $(or $(CARGO_TARGET_DIR),target)/$(EMULATED)/release/isochrome
+	for target in $(EMULATED); do \
+	  $(LINKED) $(CARGO) test --no-run --release --locked -p isochrome-host --lib --target $$target || exit 1; \
+	done
+	$(PYTHON) scripts/matrix.py --only '$(MACHINES)'
 
+LINKED := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 .PHONY: emulator
 emulator: toolchain python
 	rustup target add $(EMULATED)
-	$(CARGO) build --release --locked -p isochrome-cli --target $(EMULATED)
-	if [ "$$(id -u)" -eq 0 ] && ! { command -v mmdebstrap && command -v qemu-system-x86_64 && command -v mke2fs; } >/dev/null; then \
+	for target in $(EMULATED); do $(LINKED) $(CARGO) build --release --locked -p isochrome-cli --target $$target || exit 1; done
+	if [ "$$(id -u)" -eq 0 ] && ! dpkg-query -W $(EMULATOR) >/dev/null 2>&1; then \
 	  apt-get update; \
-	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mmdebstrap qemu-system-x86 e2fsprogs binutils; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(EMULATOR); \
 	fi
 
 # What is installed: the program, the library for C, manual pages and completions, all in target/package/built.
@@ -194,7 +203,7 @@ dist: toolchain
 	rustup target add $(DIST)
 	mkdir -p $(DIST_FOLDER) && rm -f $(DIST_FOLDER)/isochrome-*
 	for target in $(DIST); do \
-	  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld $(CARGO) build --release --locked -p isochrome-cli --target $$target && \
+	  $(LINKED) $(CARGO) build --release --locked -p isochrome-cli --target $$target && \
 	  cp $(or $(CARGO_TARGET_DIR),target)/$$target/release/isochrome $(DIST_FOLDER)/isochrome-$${target%%-*} || exit 1; \
 	done
 	if command -v qemu-aarch64 >/dev/null && [ "$(words $(DIST))" -eq 2 ]; then \

@@ -5,6 +5,7 @@
     scripts/emulated.py --binary target/release/isochrome --only 'member*'
     scripts/emulated.py --binary target/release/isochrome --suite bookworm --kernel-suite bookworm-backports
     scripts/emulated.py --checks scripts/emulated/kernels --kernel linux-image-rt-amd64 --kernel-suite bookworm
+    scripts/emulated.py --checks scripts/emulated/kernels --architecture aarch64 --processor cortex-a72 --binary target/aarch64-unknown-linux-musl/release/isochrome
     scripts/emulated.py --list
 
 The image is made from Debian's packages by mmdebstrap, the kernel is Debian's as well. Both are made once and kept in the folder of --folder, where
@@ -39,10 +40,11 @@ HERE = ROOT / "scripts/emulated"
 MIRROR = "http://deb.debian.org/debian"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-# What differs between architectures: Debian's name, the emulator, and the device on which the kernel writes its log.
+# What differs between architectures: Debian's name, the emulator, the processor unless another is given, and the device on which the kernel writes
+# its log. QEMU takes long for Arm's own algorithm of pointer authentication, which also lets processors have another.
 ARCHITECTURES = {
-    "x86_64": ("amd64", ["qemu-system-x86_64", "-machine", "q35", "-cpu", "max"], "ttyS0"),
-    "aarch64": ("arm64", ["qemu-system-aarch64", "-machine", "virt", "-cpu", "max"], "ttyAMA0"),
+    "x86_64": ("amd64", ["qemu-system-x86_64", "-machine", "q35"], "max", "ttyS0"),
+    "aarch64": ("arm64", ["qemu-system-aarch64", "-machine", "virt"], "max,pauth-impdef=on", "ttyAMA0"),
 }
 # Packages of the image, besides those that mmdebstrap's variant `minbase` has.
 PACKAGES = ["systemd-sysv", "dbus", "udev", "python3", "procps", "busybox-static", "podman", "crun"]
@@ -254,10 +256,13 @@ def initial_files(kernel, busybox, payload):
     return archive.bytes()
 
 
-def stripped(binary, folder):
-    """The program without what only debuggers need: the machine reads it slowly."""
-    small = folder / "isochrome.stripped"
-    run(["strip", "-o", small, binary])
+def stripped(program, options):
+    """The program without what only debuggers need, where the tool for the architecture is there: the machine reads it slowly."""
+    tool = f"{options.architecture}-linux-gnu-strip"
+    if not shutil.which(tool):
+        return program.read_bytes()
+    small = options.folder / "stripped"
+    run([tool, "-o", small, program])
     return small.read_bytes()
 
 
@@ -274,7 +279,7 @@ def payload(options, checks):
     start = re.search(r"^ExecStart=(.*)$", (serve / "isochrome.service").read_text(), re.MULTILINE)[1]
     given = f"[Service]\nExecStart=\nExecStart={start} --trust-palette --palette /etc/isochrome/bits.json --max-pause 2s\n"
     files = {
-        "usr/local/bin/isochrome": (stripped(options.binary, options.folder), 0o755),
+        "usr/local/bin/isochrome": (stripped(options.binary, options), 0o755),
         "etc/systemd/system/isochrome.service": ((serve / "isochrome.service").read_bytes(), 0o644),
         "etc/systemd/system/isochrome.service.d/palette.conf": (given.encode(), 0o644),
         "usr/share/containers/oci/hooks.d/isochrome.json": ((serve / "oci-hook.json").read_bytes(), 0o644),
@@ -283,6 +288,8 @@ def payload(options, checks):
         "emulated/run": ((HERE / "run").read_bytes(), 0o755),
         "emulated/order": ("".join(f"{limit_s(check)} {check.name}\n" for check in checks).encode(), 0o644),
     }
+    if options.tests:
+        files["emulated/checks/tests"] = (stripped(options.tests, options), 0o755)
     for path in [*HERE.glob("*.py"), *sorted(options.checks.iterdir())]:
         if path.is_file():
             files[f"emulated/checks/{path.name}"] = (path.read_bytes(), 0o755)
@@ -304,14 +311,14 @@ def numa(options):
 
 def boot(options, kernel, disk, initial, folder):
     """Runs the machine until it switches itself off. Returns whether it did so in time."""
-    _, emulator, console = ARCHITECTURES[options.architecture]
+    _, emulator, processor, console = ARCHITECTURES[options.architecture]
     (folder / "initial.cpio").write_bytes(initial)
     with open(folder / "results.tar", "wb") as results:
         results.truncate(RESULTS_BYTES)
     tap, log = folder / "checks.tap", folder / "console.log"
     tap.touch()
     command = [
-        *emulator,
+        *[*emulator, "-cpu", options.processor or processor],
         *["-accel", "tcg,thread=multi", "-smp", f"{options.cpus},sockets={options.nodes}", "-m", f"{options.memory}M", *numa(options), "-nodefaults", "-display", "none", "-no-reboot"],
         *["-kernel", str(kernel.image), "-initrd", str(folder / "initial.cpio")],
         # A machine whose kernel has panicked ends at once, and one that has not ended in time is ended.
@@ -400,6 +407,8 @@ def main():
     parser.add_argument("--checks", type=Path, default=HERE / "serve", help="folder of the checks")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="run checks whose name matches, without the number in front")
     parser.add_argument("--architecture", choices=ARCHITECTURES, default="x86_64")
+    parser.add_argument("--processor", help="processor as the emulator calls it, such as cortex-a72 [default: with all that the emulator has]")
+    parser.add_argument("--tests", type=Path, metavar="PROGRAM", help="unit tests of crates/host, linked statically, for the checks that run them")
     parser.add_argument("--suite", default="trixie", help="release of Debian that the image is made from")
     parser.add_argument("--kernel", metavar="PACKAGE", help="kernel [default: linux-image-amd64 or -arm64]")
     parser.add_argument("--kernel-suite", metavar="SUITE", help="release of Debian that the kernel is from [default: that of the image]")

@@ -2,15 +2,16 @@
 """Boots one emulated machine after the other, each with another kernel, and runs the checks of scripts/emulated/kernels in it; `make matrix` does it all.
 
     scripts/matrix.py --list
-    scripts/matrix.py --binary target/x86_64-unknown-linux-musl/release/isochrome
     scripts/matrix.py --only '6.1*' --check recolor
+    scripts/matrix.py --only 'arm64*'
 
-Prints a Markdown table: a line for each machine, with what passed and failed in it. Files of each machine are kept in target/emulated, in a folder
+The programs are those that cargo has built for each architecture, linked statically. Prints a Markdown table: a line for each machine, with what passed and failed in it. Files of each machine are kept in target/emulated, in a folder
 of its name. Exit code: 0 all passed, 1 a machine could not be run, 2 a check failed, 3 none failed and some could not be run.
 """
 
 import argparse
 import fnmatch
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from pathlib import Path
 
 from emulated import HERE, TARGET
 
-# What a machine has, and why it is here. The image is always the same; the kernel is Debian's.
+# What a machine has, and why it is here. The image has the same packages everywhere; the kernel is Debian's.
+ARM = ["--architecture=aarch64"]
 MACHINES = {
     "6.1": (["--kernel-suite=bookworm"], "moves pages without UFFDIO_MOVE (Linux 6.8), reads them without PAGEMAP_SCAN (6.7)"),
     "6.1-rt": (["--kernel-suite=bookworm", "--kernel=linux-image-rt-amd64"], "the same with PREEMPT_RT: real-time users' kernel"),
@@ -28,25 +30,38 @@ MACHINES = {
         ["--cpus=8", "--nodes=2", "--append=transparent_hugepage=always numa_balancing=enable"],
         "8 CPUs, two nodes of memory, huge pages wherever possible, NUMA balancing: what moves pages behind our back",
     ),
+    "arm64-6.1": ([*ARM, "--processor=cortex-a53", "--kernel-suite=bookworm"], "Cortex-A53, without UFFDIO_MOVE"),
+    "arm64-6.12": ([*ARM, "--processor=cortex-a72"], "Cortex-A72, which lacks the atomic instructions of Armv8.1"),
+    "arm64-6.12-rt": ([*ARM, "--kernel=linux-image-rt-arm64"], "PREEMPT_RT, and all that the emulator has of Armv8 and Armv9"),
+    "arm64-6.12-16k": ([*ARM, "--processor=cortex-a76", "--kernel=linux-image-arm64-16k"], "Cortex-A76, pages of 16 KiB"),
 }
+
+
+def programs(target, arguments):
+    """The arguments that name the program for the machine with these arguments, and its unit tests if cargo has built them."""
+    architecture = "aarch64" if ARM[0] in arguments else "x86_64"
+    folder = target / f"{architecture}-unknown-linux-musl/release"
+    found = [path for path in folder.glob("deps/isochrome_host-*") if not path.suffix and os.access(path, os.X_OK)]
+    tests = [f"--tests={max(found, key=os.path.getmtime)}"] if found else []
+    return [f"--binary={folder / 'isochrome'}", *tests]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=Path, default=TARGET / "x86_64-unknown-linux-musl/release/isochrome")
+    parser.add_argument("--target", type=Path, default=TARGET, help="folder of what cargo has built")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="run machines whose name matches")
     parser.add_argument("--check", default="*", metavar="PATTERN", help="run checks whose name matches")
     parser.add_argument("--list", action="store_true", help="show the machines")
     options = parser.parse_args()
     machines = {name: machine for name, machine in MACHINES.items() if fnmatch.fnmatch(name, options.only)}
     if options.list:
-        print("".join(f"{name:12} {why}\n" for name, (_, why) in machines.items()), end="")
+        print("".join(f"{name:14} {why}\n" for name, (_, why) in machines.items()), end="")
         return 0
     if not machines:
         sys.exit(f"matrix: no machine matches {options.only}\n  hint: --list shows them")
     rows, codes = [], []
     for name, (arguments, why) in machines.items():
-        command = [sys.executable, HERE.with_suffix(".py"), "--binary", options.binary, "--checks", HERE / "kernels"]
+        command = [sys.executable, HERE.with_suffix(".py"), *programs(options.target, arguments), "--checks", HERE / "kernels"]
         command += ["--only", options.check, "--name", name, *arguments]
         done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         said = []
