@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The code that runs inside other processes keeps the contents of their pages, whatever the kernel reports: the unit tests of this part of isochrome."""
+"""The code that runs inside other processes keeps the contents of their pages, whatever the kernel reports: unit tests of this and of registers."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ TESTS = HERE / "tests"
 if not TESTS.exists():
     print("the unit tests are not here: --tests gives them")
     sys.exit(77)
-done = subprocess.run([TESTS, "sys::agent::", "--nocapture"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+done = subprocess.run([TESTS, "sys::agent::", "sys::registers::", "--nocapture"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 print(done.stdout)
 if "was not tested" in done.stdout:
     print(next(line for line in done.stdout.splitlines() if "was not tested" in line))

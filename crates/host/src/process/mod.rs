@@ -13,6 +13,7 @@ use isochrome_model::units::{Bytes, CpuId, parse_list};
 pub use self::asynchronous_io::Descriptors;
 pub use self::error::ProcessError;
 pub use self::regions::{DEVICE, KERNELS, Mappings, Protection, Region, regions_of};
+use crate::sys::trace::BlockedCall;
 
 /// A process, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,11 +115,9 @@ impl Pid {
         Some(ThreadState { letter, flags, priority, cpu: fields.nth(20)?.parse().ok()? })
     }
 
-    /// Returns the number of the system call that `thread` waits in; -1 if it is blocked outside of system calls.
-    /// `None` if it runs or the kernel does not report the call.
-    pub fn waits_in(self, thread: i32) -> Option<i64> {
-        let text = fs::read_to_string(self.path(&format!("task/{thread}/syscall"))).ok()?;
-        text.split_ascii_whitespace().next()?.parse().ok()
+    /// Returns the system call that `thread` waits in; `None` if it runs or the kernel does not report the call.
+    pub fn waits_in(self, thread: i32) -> Option<BlockedCall> {
+        BlockedCall::parse(&fs::read_to_string(self.path(&format!("task/{thread}/syscall"))).ok()?)
     }
 
     /// Returns the start time of the process in ticks since boot; `None` if it has ended, even if its parent has not waited for it yet.

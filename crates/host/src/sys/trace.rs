@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use isochrome_model::seccomp::Instruction;
 
 use super::registers::WORDS;
-pub use super::registers::{Registers, breaks_off};
+pub use super::registers::{BlockedCall, Registers, breaks_off};
 use crate::interrupt::interrupted;
 
 /// A thread, by the number that the kernel gives it.
@@ -401,6 +401,27 @@ pub fn remote_call(
         }
     }
     Ok(Answer { result: registers(thread)?.result(), made: new })
+}
+
+/// Code of the instruction that makes a system call.
+#[cfg(target_arch = "x86_64")]
+pub const CALL_INSTRUCTION: [u8; 2] = [0x0f, 0x05];
+/// Code of the instruction that makes a system call.
+#[cfg(target_arch = "aarch64")]
+pub const CALL_INSTRUCTION: [u8; 4] = [0x01, 0, 0, 0xd4];
+
+/// Lets a stopped thread, whose next instruction makes a system call, make that call, and stops it there at once: a call that waits is interrupted,
+/// any other ends.
+pub fn stop_in_call(thread: ThreadId, held_back: &mut Vec<i32>) -> io::Result<()> {
+    loop {
+        go_on_to_call(thread)?;
+        match report_of(thread)? {
+            Report::SystemCall => return to_plain_stop(thread, held_back),
+            Report::Signal(signal) => held_back.push(signal),
+            Report::Gone => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Report::Stopped | Report::Cloned(_) => {}
+        }
+    }
 }
 
 /// Brings a stopped thread to a kind of stop from which the kernel restarts system calls.

@@ -24,7 +24,7 @@ use self::cave::{cave_in, is_cave};
 use self::haste::Haste;
 use self::helpers::Helper;
 use self::journal::Thread;
-use self::seized::{Seized, is_ours, put_back};
+use self::seized::{Seized, is_ours, put_back, signal_is_due};
 use super::error::RecolorError;
 use super::seccomp;
 use super::seccomp::Judge;
@@ -175,6 +175,9 @@ impl Hold {
     }
 
     fn park(&mut self) -> Result<(), RecolorError> {
+        if self.journal.threads[self.leader].registers.calls_to_sleep() {
+            self.stop_in_its_call(self.leader)?;
+        }
         self.fill_cave(&words(&CAVE))?;
         for thread in &self.journal.threads {
             // Signals are blocked last: a thread that waits with its signals unblocked does no harm before the work has begun.
@@ -183,6 +186,25 @@ impl Hold {
                 .map_err(failed(self.pid, thread.id, "park"))?;
         }
         Ok(())
+    }
+
+    /// Stops a thread, which has stopped in a system call, in the same call once more, and keeps the registers that it has then.
+    ///
+    /// Where the thread leaves its first stop, as the leader does for the calls of the work, what the kernel would have done at the end of that
+    /// stop is lost: continue a sleep where it was, and end a wait for which a signal has come. After this, the registers show that the sleep goes
+    /// on, and the new stop ends a wait.
+    fn stop_in_its_call(&mut self, at: usize) -> Result<(), RecolorError> {
+        let Thread { id, registers, .. } = self.journal.threads[at];
+        let mut next = trace::CALL_INSTRUCTION;
+        if self.read(&mut next, registers.instruction()).is_err() || next != trace::CALL_INSTRUCTION {
+            return Ok(());
+        }
+        trace::set_registers(id, &registers)
+            .and_then(|()| trace::block_signals(id, ALL_SIGNALS))
+            .and_then(|()| trace::stop_in_call(id, &mut self.held_back))
+            .and_then(|()| trace::registers(id))
+            .map(|now| self.journal.threads[at].registers = now)
+            .map_err(failed(self.pid, id, "stop"))
     }
 
     fn fill_cave(&self, words: &[u64]) -> Result<(), RecolorError> {
@@ -325,6 +347,14 @@ impl Hold {
     fn let_go(&mut self) -> Result<(), RecolorError> {
         let leader = self.journal.threads[self.leader].id;
         trace::to_plain_stop(leader, &mut self.held_back).map_err(failed(self.pid, leader, "stop"))?;
+        for at in 0..self.journal.threads.len() {
+            let Thread { id, registers, blocked } = self.journal.threads[at];
+            // The leader leaves no later stop, so that from now on a signal ends its wait whenever it comes.
+            let is_needed = at == self.leader && !registers.calls_to_break_off();
+            if registers.calls_to_wait() && (is_needed || signal_is_due(self.pid, id, blocked)) {
+                self.stop_in_its_call(at)?;
+            }
+        }
         for thread in &self.journal.threads {
             put_back(self.pid, thread.id, &thread.registers, Some(thread.blocked)).map_err(failed(
                 self.pid,

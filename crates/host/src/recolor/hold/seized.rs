@@ -9,7 +9,7 @@ use super::failed;
 use super::haste::Haste;
 use crate::process::{Pid, ProcessError, status_of};
 use crate::recolor::error::RecolorError;
-use crate::sys::trace::{self, Registers, Report, StopLimit, ThreadId};
+use crate::sys::trace::{self, BlockedCall, Registers, Report, StopLimit, ThreadId};
 
 /// Longest times that a thread may keep the others waiting until it stops.
 #[derive(Clone, Copy, Debug)]
@@ -100,12 +100,15 @@ pub(super) struct Seized {
     pub(super) began: Instant,
     /// Whether the process has threads that the kernel created for it, as io_uring does.
     pub(super) has_workers: bool,
+    /// The system calls that threads were blocked in before they were stopped.
+    blocked: BTreeMap<ThreadId, BlockedCall>,
 }
 
 impl Seized {
     fn new(pid: Pid) -> Seized {
         release_stragglers();
-        Seized { pid, threads: Vec::new(), haste: None, began: Instant::now(), has_workers: false }
+        let (threads, blocked) = (Vec::new(), BTreeMap::new());
+        Seized { pid, threads, haste: None, began: Instant::now(), has_workers: false, blocked }
     }
 
     fn holds(&self, thread: ThreadId) -> bool {
@@ -126,6 +129,7 @@ impl Seized {
         let mut why: RecolorError = ProcessError::Ended { pid: pid.0 }.into();
         for (thread, _) in threads {
             seized.haste.iter_mut().for_each(|haste| haste.share_cpu_with(pid, thread));
+            seized.blocked.extend(pid.waits_in(thread).map(|call| (thread, call)));
             match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
                 // The thread has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
@@ -161,7 +165,7 @@ impl Seized {
         let mut seized = Seized::new(pid);
         // The states and system calls of the threads are read while the threads run.
         let mut workers = BTreeSet::new();
-        let mut known = BTreeMap::new();
+        let mut new = Vec::new();
         for thread in pid.thread_numbers()? {
             let Some(state) = pid.thread_state(thread).filter(|state| state.is_running()) else { continue };
             if state.is_kernel_worker() {
@@ -170,7 +174,8 @@ impl Seized {
             }
             let mut call = pid.waits_in(thread);
             let begin = Instant::now();
-            while call.is_some_and(trace::lends_memory) && pid.thread_state(thread).is_some_and(|now| now.letter == 'D')
+            while call.is_some_and(|call| trace::lends_memory(call.number))
+                && pid.thread_state(thread).is_some_and(|now| now.letter == 'D')
             {
                 if begin.elapsed() > CHILD_LIMIT {
                     return Err(RecolorError::NotStopping { pid: pid.0, thread, stood: Duration::ZERO });
@@ -178,16 +183,16 @@ impl Seized {
                 std::thread::sleep(Duration::from_micros(50));
                 call = pid.waits_in(thread);
             }
-            known.insert(thread, call.is_some_and(trace::breaks_off));
+            new.push(thread);
+            seized.blocked.extend(call.map(|call| (thread, call)));
         }
         seized.haste = Some(Haste::begin());
         seized.began = Instant::now();
         let limit = StopLimit { waiting: seized.began + patience.waiting, runnable: seized.began + patience.runnable };
-        let mut new: Vec<ThreadId> = known.keys().copied().collect();
         while !new.is_empty() {
             let mut asked = Vec::new();
             for thread in new {
-                let at_once = known.get(&thread).copied().unwrap_or(false);
+                let at_once = seized.blocked.get(&thread).is_some_and(|call| trace::breaks_off(call.number));
                 match trace::seize(thread).and_then(|()| trace::interrupt(thread)) {
                     // This thread is examined before the next one is stopped, so that its call is broken off only for a short time.
                     Ok(()) if at_once => {
@@ -251,7 +256,11 @@ impl Seized {
                 if let Some(again) = registers.repeated() {
                     trace::set_registers(*thread, &again)?;
                 }
-                Ok(Some((registers, seen)))
+                let again = self.blocked.get(thread).and_then(|call| registers.repeated_as(call));
+                if let Some(again) = again {
+                    trace::set_registers(*thread, &again)?;
+                }
+                Ok(Some((again.unwrap_or(registers), seen)))
             };
             match stop() {
                 Ok(Some((registers, seen))) => {
@@ -319,13 +328,14 @@ pub(super) fn put_back(pid: Pid, thread: ThreadId, registers: &Registers, blocke
         trace::block_signals(thread, blocked.map_or_else(|| trace::blocked_signals(thread), Ok)?)?;
     }
     // A call that a signal with a handler has broken off must end, as it would have without the stop.
-    let registers = repeated.filter(|_| !signal_is_due(pid, thread)).unwrap_or(*registers);
+    let is_due = || trace::blocked_signals(thread).is_ok_and(|blocked| signal_is_due(pid, thread, blocked));
+    let registers = repeated.filter(|_| !is_due()).unwrap_or(*registers);
     trace::set_registers(thread, &registers)
 }
 
-/// Whether a signal is pending that `thread` does not block and has a handler for.
-fn signal_is_due(pid: Pid, thread: ThreadId) -> bool {
+/// Whether a signal is pending for `thread` that has a handler and is not among those `blocked`.
+pub(super) fn signal_is_due(pid: Pid, thread: ThreadId, blocked: u64) -> bool {
     let status = pid.text(&format!("task/{thread}/status")).unwrap_or_default();
     let signals = |key| u64::from_str_radix(status_of(&status, key), 16).unwrap_or(0);
-    (signals("SigPnd") | signals("ShdPnd")) & !signals("SigBlk") & signals("SigCgt") != 0
+    (signals("SigPnd") | signals("ShdPnd")) & !blocked & signals("SigCgt") != 0
 }
