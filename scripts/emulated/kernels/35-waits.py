@@ -38,8 +38,11 @@ class Waiter:
 
     def call(self):
         """The number of the system call that the program is blocked in, if it is in one and not stopped."""
-        stopped = "\nState:\tS" not in Path(f"/proc/{self.process.pid}/status").read_text()
+        stopped = "\nState:\tS" not in self.status()
         return None if stopped else Path(f"/proc/{self.process.pid}/syscall").read_text().split()[0]
+
+    def status(self):
+        return Path(f"/proc/{self.process.pid}/status").read_text()
 
     def __enter__(self):
         return self
@@ -67,8 +70,8 @@ with Waiter("signals") as waiter:
         waiter.process.send_signal(signal.SIGUSR1)
         begin = time.monotonic()
         while waiter.report.read_text() == before:
-            if time.monotonic() - begin > 20:
+            if time.monotonic() - begin > 60:
                 said = f"waits ended and signals handled: {waiter.report.read_text()}"
-                raise SystemExit(f"signal {at} did not end the wait; {said}; {waiter.moved} recolorings")
+                raise SystemExit(f"signal {at} did not end the wait; {said}; {waiter.moved} recolorings\n{waiter.status()}")
             time.sleep(0.01)
     print(f"{SIGNALS} signals have ended the wait of the program, through {waiter.moved} recolorings")
