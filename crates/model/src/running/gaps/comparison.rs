@@ -143,11 +143,11 @@ impl UnreportedGaps {
             return 1.0;
         }
         let needed: Vec<u64> = needed.iter().map(|needed| needed.gap.0).collect();
-        concentration(&needed, &self.from_length(spare).map(|gap| gap.0 - spare.0).collect::<Vec<u64>>())
+        concentration(&needed, &self.lengths_from(spare).map(|gap| gap.0 - spare.0).collect::<Vec<u64>>())
     }
 
     /// Returns the lengths of the gaps from `length` on, in ascending order: at most [`GAPS_MAX`] that stand for all.
-    pub(super) fn from_length(&self, length: Ns) -> impl Iterator<Item = Ns> {
+    pub(super) fn lengths_from(&self, length: Ns) -> impl Iterator<Item = Ns> {
         let long = || self.gaps.iter().filter(move |gap| gap.least >= length);
         let count = long().fold(0u64, |sum, gap| sum.saturating_add(gap.count));
         let used = count.min(GAPS_MAX);

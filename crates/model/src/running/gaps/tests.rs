@@ -202,7 +202,7 @@ fn a_job_loses_all_gaps_that_begin_while_it_is_under_way() {
 fn few_gaps_stand_for_many() {
     let lengths = |counts: &[(u64, u64)], from: u64| -> Vec<u64> {
         let gaps = counts.iter().map(|(least, count)| GapCount { least: Ns(*least), count: *count }).collect();
-        UnreportedGaps { gaps, ..watch_of(&[]) }.from_length(Ns(from)).map(|length| length.0).collect()
+        UnreportedGaps { gaps, ..watch_of(&[]) }.lengths_from(Ns(from)).map(|length| length.0).collect()
     };
     assert_eq!(lengths(&[(10, 2), (20, 0), (30, 1), (40, 2)], 20), [30, 40, 40]);
     assert!(lengths(&[(10, 2)], 20).is_empty());
