@@ -9,7 +9,7 @@ const ENOUGH: u32 = 50;
 /// thirds of them lie within as short a range.
 ///
 /// If `values` have the same distribution as `others`, every choice is as likely, so this is a p-value, whatever the distribution is. Choices
-/// are drawn until 50 are as much alike, or up to 9999 times. [BesagClifford1991] The result is 1 for fewer than three values.
+/// are drawn until 50 are as much alike, or up to 9999 times. \[BesagClifford1991\] The result is 1 for fewer than three values.
 pub fn concentration(values: &[u64], others: &[u64]) -> f64 {
     let count = values.len();
     if count < 3 {
