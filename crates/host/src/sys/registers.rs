@@ -69,7 +69,7 @@ impl Registers {
     /// Returns these registers, changed to continue at `instruction`.
     ///
     /// If the thread stopped just after an indirect branch, it would have to continue at a landing pad in code that is guarded by Branch Target
-    /// Identification (Armv8.5), as that of the vDSO is. The type of the branch is cleared, because `instruction` is none.
+    /// Identification (Armv8.5), as that of the vDSO is. The type of the branch is cleared, because the instruction there need not be a landing pad.
     #[cfg(target_arch = "aarch64")]
     pub fn at(mut self, instruction: u64) -> Registers {
         /// PSTATE.BTYPE.
