@@ -43,7 +43,7 @@ const FIRST: u64 = 4;
 /// Least size of a draw, unless less is needed.
 const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
 /// Least size of the first draw if frames of the process have the colors as often as chance would have it, unless less is needed. Each
-/// further draw costs a stop and a look at the page table, about a tenth of the time of a recoloring.
+/// further draw costs a stop and a look at the page table.
 const FIRST_IF_EVEN: Bytes = Bytes(256 << 20);
 /// Number of pages of a process that show how often frames of the colors come.
 const SHOWING: usize = 256;

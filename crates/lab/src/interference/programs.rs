@@ -2,7 +2,8 @@
 //!
 //! *Time slices* are given by this process, by SCHED_FIFO priorities: on the shared CPU all programs wait at a low priority, and one at a time
 //! gets a higher priority. SCHED_DEADLINE would serve as well, but admits no program that is bound to one CPU. In the control
-//! programs that only spin have the slices of the co-runners; in the slices of absent co-runners this process spins. A program that blocks in its slice leaves the rest of it to the others.
+//! programs that only spin have the slices of the co-runners; in the slices of absent co-runners this process spins. A program that blocks in
+//! its slice leaves the rest of it to the others.
 //!
 //! *Co-runners end too.* Replacements, started and moved to their colors beforehand, are stopped until they are needed. If they run out, the run
 //! continues without co-runners and is censored: with co-runners the run would have taken at least as long. If a co-runner fails, or ends much
@@ -198,7 +199,7 @@ impl<'s, 'p> Programs<'s, 'p> {
         Some(self.ready.remove(at).2)
     }
 
-    /// Returns `count` spinners; fewer on an interrupt.
+    /// Returns `count` spinners; `None` for those that an interrupt kept from starting.
     fn spinners(&mut self, count: usize) -> Result<Vec<Option<Process>>, LabError> {
         while self.spinners.len() < count {
             let words = &self.setup.spinner;
@@ -206,7 +207,10 @@ impl<'s, 'p> Programs<'s, 'p> {
             let Some(spinner) = Process::start(self.setup, start)? else { break };
             self.spinners.push(spinner);
         }
-        Ok(self.spinners.drain(..).map(Some).collect())
+        let started = count.min(self.spinners.len());
+        let mut spinners: Vec<Option<Process>> = self.spinners.drain(..started).map(Some).collect();
+        spinners.resize_with(count, || None);
+        Ok(spinners)
     }
 
     /// Makes one run beside `others` and returns its values. In the control spinners take their places, and in the reference they are absent.
