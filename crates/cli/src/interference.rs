@@ -347,21 +347,22 @@ fn named(options: &InterferenceOptions, context: &Context) -> Result<Chosen> {
     })
 }
 
-/// Returns the built-in programs. On one CPU a walk over half of the CPU's own level runs beside a writer to twice the size of that level, and
-/// on different CPUs a larger walk runs beside a larger writer. The writers do not end and are not measured. Lines on standard input release the
+/// Returns the built-in programs. On one CPU a walk over a quarter of the CPU's own level runs beside a writer to twice the size of that level,
+/// and on different CPUs a larger walk runs beside a larger writer. The writers do not end and are not measured. Lines on standard input release the
 /// passes of the walks.
 fn built_in(options: &InterferenceOptions, context: &Context, others: &[CpuId]) -> Result<Chosen> {
     let target = Target::to_flood(&context.machine, context.cpu).context(
         "no cache is known here to walk over\n  hint: name programs by --program; `isochrome doctor` says what is missing",
     )?;
     let own = target.geometry.cache_bytes();
-    let sizes = [Bytes(own.0 / 2), Bytes(2 * own.0), Bytes(SHARED_WALK.0.max(2 * own.0)), SHARED_WRITER];
+    // With its own colors the walk has half of the level. It fills half of that: what has no color, such as the kernel, needs room as well.
+    let sizes = [Bytes(own.0 / 4), Bytes(2 * own.0), Bytes(SHARED_WALK.0.max(2 * own.0)), SHARED_WRITER];
     let (slices, warm_up) = (slices(options, &BUILT_IN_SLICES)?, options.warm_up.unwrap_or(BUILT_IN_WARM_UP));
     let settings = context.settle();
     let walks = [Walk::new(sizes[0])?, Walk::new(sizes[2])?];
     let lost = refill(&walks[0], &mut Writer::new(sizes[1])?);
     let mut expected = vec![format!(
-        "A walk over {}, half of level {}, needs {} µs to refill the level after a writer. That is {}, and the walk is expected to take longer by as much.",
+        "A walk over {}, a quarter of level {}, needs {} µs to refill the level after a writer. That is {}, and the walk is expected to take longer by as much.",
         sizes[0],
         target.level,
         lost.0 / 1000,
