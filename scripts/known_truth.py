@@ -86,7 +86,7 @@ def compare(arguments, neighbor, kib, period_us, seed):
     command = [
         arguments.tool, "compare", "--json", "--seed", str(seed), "--colors", arguments.colors,
         "--victim", f"{on_cpu} walk {kib} --every {period_us}us", "--neighbor", f"{on_cpu} {neighbor} --every 0s",
-        "--measure", "lines:took ([0-9.]+) us", "--windows", str(arguments.windows), "--window", arguments.window,
+        "--measure", "lines:took ([0-9.]+) us", "--windows", str(arguments.windows), "--window", arguments.window, "--restarts", "0",
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if not done.stdout:

@@ -146,7 +146,7 @@ def measured(options, make, writer_cpu, seed):
         after = end[0] if end else after
         victim = victim if victim.isdigit() else f"taskset -c 1 {victim}"
         command = [
-            options.tool, "compare", "--json", "--seed", str(seed), "--windows", str(options.windows), "--window", options.window, "--anyway",
+            options.tool, "compare", "--json", "--seed", str(seed), "--windows", str(options.windows), "--window", options.window, "--anyway", "--restarts", "0",
             "--victim", victim, "--neighbor", f"taskset -c {writer_cpu} {options.tool} job write 1024 --every 0s", *measure,
         ]
         done = subprocess.run(command, capture_output=True, text=True)

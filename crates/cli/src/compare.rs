@@ -1,7 +1,7 @@
 //! `isochrome compare`: measures what own colors are worth to a program that runs, by a randomized crossover.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use isochrome_host::color::ledger::{self, Owner};
@@ -19,7 +19,8 @@ use isochrome_lab::compare::measure::{Calls, Counts, Lines, LoadGenerator, Measu
 use isochrome_lab::compare::party::Party;
 use isochrome_lab::compare::place::{Side, Sides};
 use isochrome_lab::compare::{
-    About, Compared, Experiment, Program, Settings, Statistic, block_windows, conclude, csv, run as measure, section,
+    About, Compared, Condition, Experiment, Program, Progress, Settings, Statistic, Window, block_windows, conclude,
+    csv, once, run as measure, section,
 };
 use isochrome_lab::interference::expected::refill;
 use isochrome_model::evidence::Standing;
@@ -37,6 +38,8 @@ use crate::{coloring, evidence, files, progress, results};
 /// Numbers of colors of a curve.
 const CURVE: [u32; 6] = [1, 2, 4, 8, 12, 16];
 
+/// Number of times that programs are started anew for a window in each of the two conditions, if they can be.
+const RESTARTS: u64 = 8;
 /// Number of marks that the victim can set between two readings.
 const MARKS: usize = 1 << 16;
 
@@ -55,24 +58,18 @@ pub fn run(options: &CompareOptions) -> Result<Verdict> {
 
 /// Runs the experiment that `options` describe; `None` where nothing can be won, after saying why.
 pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Compared>> {
+    let begin = Instant::now();
     let patterns = Patterns::of(options)?;
     let mut settings = settings(options, context.seed)?;
-    let measured = options.measure.with_statistic(options.statistic).0;
-    let marks = (*measured == Measured::Marks).then(|| MarkReader::new(MARKS)).transpose()?;
-    let (mut victim, output) = party(&options.victim, matches!(measured, Measured::Lines(_)), marks.as_ref())?;
-    let neighbor = options.neighbor.as_ref().map(|text| party(text, patterns.neighbor.is_some(), None)).transpose()?;
-    let (mut neighbor, neighbor_output) = neighbor.map_or((None, None), |(party, output)| (Some(party), output));
-    let mut lines = output.zip(patterns.lines.clone()).map(|(output, pattern)| Lines::of(output, pattern));
-    let mut neighbor_lines = neighbor_output.zip(patterns.neighbor).map(|(output, it)| Lines::of(output, it));
-    warm_up(options, &mut victim, neighbor.as_mut())?;
-    for party in [Some(&victim), neighbor.as_ref()].into_iter().flatten() {
+    let mut programs = Programs::start(options, &patterns)?;
+    for party in programs.parties() {
         // A program that cannot be moved is reported before anything is measured.
         match party.pid.check() {
             Err(error) if !error.may_pass() => return Err(anyhow!(error).context(party.name.clone())),
             _ => {}
         }
     }
-    let colored = Colored::of(options, &victim, neighbor.as_ref(), settings.seed)?;
+    let colored = Colored::of(options, &programs, settings.seed)?;
     if options.curve {
         settings.curve = CURVE.into_iter().filter(|own| *own < colored.all.color_count()).collect();
         settings.blocks = (options.windows / block_windows(&settings.curve)).max(blocks_needed(settings.curve.len()));
@@ -83,27 +80,20 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
         eprintln!("So nothing is measured (--anyway measures it nevertheless).");
         return Ok(None);
     }
-    let mut measure_of = measure_of((options, measured), &victim, lines.take(), marks, patterns.number)?;
+    let mut measure_of = programs.measure(options, &patterns)?;
     let unit = if settings.statistic == Statistic::Throughput { "1/s" } else { measure_of.unit() }.to_owned();
-    let mut sides = Sides::new(colored.sides(&victim, neighbor.as_ref())?);
+    let mut sides = Sides::new(colored.sides(&programs)?);
     let bar = progress::parts("comparing", 1, "the result");
-    let recorded = measure(Experiment {
-        settings: &settings,
-        victim: &mut victim,
-        neighbor: neighbor.as_mut(),
-        place: &mut sides,
-        measure: measure_of.as_mut(),
-        neighbor_lines: neighbor_lines.as_mut(),
-        progress: &mut |progress| {
-            bar.set_length(progress.most);
-            bar.set_position(progress.done);
-        },
-    });
+    let mut recorded = measure(programs.experiment(&settings, &mut sides, measure_of.as_mut(), &mut |progress| {
+        bar.set_length(progress.most);
+        bar.set_position(progress.done);
+    }));
     bar.finish_and_clear();
     let (placements, seconds) = sides.placements;
+    let measured = options.measure.with_statistic(options.statistic).0;
     let about = About {
-        victim: colored.program(&victim, &colored.victim),
-        neighbor: neighbor.as_ref().map(|neighbor| colored.program(neighbor, &colored.neighbor)),
+        victim: colored.program(&programs.victim, &colored.victim),
+        neighbor: programs.neighbor.as_ref().map(|neighbor| colored.program(neighbor, &colored.neighbor)),
         level: colored.all.level(),
         colors: colored.all.color_count(),
         measure: measure_text(options),
@@ -114,7 +104,111 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
         refill_us: refill.map(|time| time.0 as f64 / 1e3),
         placing_s: if placements == 0 { 0.0 } else { seconds / placements as f64 },
     };
+    let pairs = if recorded.as_planned && !options.curve { restarts(options, &programs) } else { 0 };
+    let until = settings.limit.map(|limit| begin + limit);
+    // The programs that are started anew must have the machine for themselves.
+    drop((measure_of, sides, programs));
+    recorded.restarts = restarted((options, &patterns), &settings, &colored, pairs, until);
     Ok(Some(conclude(recorded, &settings, about)))
+}
+
+/// Returns the number of pairs of restarts: what the options say, or for programs that all were started here, [`RESTARTS`].
+fn restarts(options: &CompareOptions, programs: &Programs) -> u64 {
+    let all_ours = programs.parties().all(|party| party.is_ours());
+    if all_ours { options.restarts.unwrap_or(RESTARTS) } else { 0 }
+}
+
+/// Starts the programs anew for one window as found and one apart in each pair, in random order, and returns the windows. No pair begins after `until`.
+/// Where a window cannot be measured, it says why and measures no more.
+fn restarted(
+    (options, patterns): (&CompareOptions, &Patterns),
+    settings: &Settings,
+    colored: &Colored,
+    pairs: u64,
+    until: Option<Instant>,
+) -> Vec<Window> {
+    let mut rng = fastrand::Rng::with_seed(!settings.seed);
+    let bar = progress::parts("starting anew", 2 * pairs, "the result");
+    let mut windows = Vec::new();
+    for pair in (0..pairs).take_while(|_| until.is_none_or(|until| Instant::now() < until)) {
+        let mut conditions = [Condition::AsFound, Condition::Apart];
+        rng.shuffle(&mut conditions);
+        for condition in conditions {
+            let window = || -> Result<Window> {
+                let mut programs = Programs::start(options, patterns)?;
+                let mut measure = programs.measure(options, patterns)?;
+                let mut sides = Sides::new(colored.sides(&programs)?);
+                let mut none = |_| {};
+                let experiment = programs.experiment(settings, &mut sides, measure.as_mut(), &mut none);
+                once(experiment, pair, condition).map_err(|why| anyhow!(why))
+            };
+            match window() {
+                Ok(window) => windows.push(window),
+                Err(error) => {
+                    eprintln!("isochrome: no more restarts after {} windows: {error:#}", windows.len());
+                    return windows;
+                }
+            }
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    windows
+}
+
+/// The programs of the experiment, and what reads what they print.
+struct Programs {
+    victim: Party,
+    neighbor: Option<Party>,
+    lines: Option<Lines>,
+    neighbor_lines: Option<Lines>,
+    marks: Option<MarkReader>,
+}
+
+impl Programs {
+    /// Starts the programs, or finds those that run already, and lets those that were started warm up.
+    fn start(options: &CompareOptions, patterns: &Patterns) -> Result<Programs> {
+        let measured = options.measure.with_statistic(options.statistic).0;
+        let marks = (*measured == Measured::Marks).then(|| MarkReader::new(MARKS)).transpose()?;
+        let (mut victim, output) = party(&options.victim, matches!(measured, Measured::Lines(_)), marks.as_ref())?;
+        let neighbor =
+            options.neighbor.as_ref().map(|text| party(text, patterns.neighbor.is_some(), None)).transpose()?;
+        let (mut neighbor, neighbor_output) = neighbor.map_or((None, None), |(party, output)| (Some(party), output));
+        let lines = output.zip(patterns.lines.clone()).map(|(output, pattern)| Lines::of(output, pattern));
+        let neighbor_lines = neighbor_output.zip(patterns.neighbor.clone()).map(|(output, it)| Lines::of(output, it));
+        warm_up(options, &mut victim, neighbor.as_mut())?;
+        Ok(Programs { victim, neighbor, lines, neighbor_lines, marks })
+    }
+
+    fn parties(&self) -> impl Iterator<Item = &Party> {
+        std::iter::once(&self.victim).chain(&self.neighbor)
+    }
+
+    /// Returns the measure that `options` choose. It takes the victim's output, so there is one only.
+    fn measure(&mut self, options: &CompareOptions, patterns: &Patterns) -> Result<Box<dyn Measure>> {
+        let measured = options.measure.with_statistic(options.statistic).0;
+        let (lines, marks) = (self.lines.take(), self.marks.take());
+        measure_of((options, measured), &self.victim, lines, marks, patterns.number.clone())
+    }
+
+    /// Returns the experiment with these programs.
+    fn experiment<'a>(
+        &'a mut self,
+        settings: &'a Settings,
+        sides: &'a mut Sides,
+        measure: &'a mut dyn Measure,
+        progress: &'a mut dyn FnMut(Progress),
+    ) -> Experiment<'a> {
+        Experiment {
+            settings,
+            victim: &mut self.victim,
+            neighbor: self.neighbor.as_mut(),
+            place: sides,
+            measure,
+            neighbor_lines: self.neighbor_lines.as_mut(),
+            progress,
+        }
+    }
 }
 
 /// Prints the result, writes the folder, and returns the verdict.
@@ -235,7 +329,7 @@ fn words(text: &str) -> Result<Vec<String>> {
 /// Lets programs that were started here run for a while.
 fn warm_up(options: &CompareOptions, victim: &mut Party, mut neighbor: Option<&mut Party>) -> Result<()> {
     let starts = victim.is_ours() || neighbor.as_ref().is_some_and(|neighbor| neighbor.is_ours());
-    let end = std::time::Instant::now() + Duration::from_nanos(if starts { options.warm_up.0 } else { 0 });
+    let end = Instant::now() + Duration::from_nanos(if starts { options.warm_up.0 } else { 0 });
     loop {
         for party in std::iter::once(&mut *victim).chain(neighbor.as_deref_mut()) {
             if let Some(end) = party.ended() {
@@ -245,7 +339,7 @@ fn warm_up(options: &CompareOptions, victim: &mut Party, mut neighbor: Option<&m
                 );
             }
         }
-        if std::time::Instant::now() >= end || interrupt::interrupted() {
+        if Instant::now() >= end || interrupt::interrupted() {
             return Ok(());
         }
         std::thread::sleep(GLANCE);
@@ -351,8 +445,9 @@ struct Colored {
 }
 
 impl Colored {
-    fn of(options: &CompareOptions, victim: &Party, neighbor: Option<&Party>, seed: u64) -> Result<Colored> {
-        let cpus = [victim.pid.cpus()?, neighbor.map_or(Ok(Vec::new()), |neighbor| neighbor.pid.cpus())?];
+    fn of(options: &CompareOptions, programs: &Programs, seed: u64) -> Result<Colored> {
+        let Programs { victim, neighbor, .. } = programs;
+        let cpus = [victim.pid.cpus()?, neighbor.as_ref().map_or(Ok(Vec::new()), |neighbor| neighbor.pid.cpus())?];
         let all = coloring::resolve(&options.chosen(), cpus[0].clone(), seed)?;
         let count = all.color_count();
         ensure!(count > 1, "level {} has one color only, which cannot be divided", all.level());
@@ -372,8 +467,9 @@ impl Colored {
     }
 
     /// Returns what moves both programs.
-    fn sides(&self, victim: &Party, neighbor: Option<&Party>) -> Result<Vec<Side>> {
-        let parties = std::iter::once((victim, &self.victim, &self.cpus[0]));
+    fn sides(&self, programs: &Programs) -> Result<Vec<Side>> {
+        let parties = std::iter::once((&programs.victim, &self.victim, &self.cpus[0]));
+        let neighbor = programs.neighbor.as_ref();
         let parties = parties.chain(neighbor.map(|neighbor| (neighbor, &self.neighbor, &self.cpus[1])));
         parties
             .map(|(party, own, cpus)| {

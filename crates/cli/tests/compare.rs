@@ -47,6 +47,9 @@ fn compare(fixture: &Fixture, arguments: &[&str]) -> Command {
     command.args(["compare", "--json", "--trust-palette", "--max-memory", "1G", "--palette"]);
     command.arg(fixture.path("bits.json"));
     command.args(["--window", "100ms", "--settle", "10ms", "--warm-up", "200ms", "--found", "2", "--seed", "19"]);
+    if !arguments.contains(&"--restarts") {
+        command.args(["--restarts", "0"]);
+    }
     command.args(arguments);
     command
 }
@@ -109,7 +112,8 @@ fn share_of(colors: &BTreeMap<u64, usize>, allowed: std::ops::Range<u64>) -> f64
 fn placed(fixture: &Fixture) -> Outcome {
     let folder = fixture.path("report");
     let measure = "lines:took ([0-9]+) us";
-    let mut command = compare(fixture, &["--victim", PRINTS, "--measure", measure, "--colors", "4", "--windows", "16"]);
+    let mut command = compare(fixture, &["--victim", PRINTS, "--measure", measure, "--colors", "4", "--restarts", "2"]);
+    command.args(["--windows", "16"]);
     command.args(["--neighbor", PRINTS, "--neighbor-lines", "took ([0-9]+) us", "-o"]).arg(&folder);
     let output = command.output().unwrap();
     let result = numbers(&output)?;
@@ -130,6 +134,12 @@ fn placed(fixture: &Fixture) -> Outcome {
         }
         assert_eq!((&window["value"], &window["neighbor"]), (&5.0.into(), &5.0.into()));
     }
+    let restarts = result["restarts"].as_array().unwrap();
+    let of = |condition: &str| restarts.iter().filter(|it| it["condition"] == condition).collect::<Vec<_>>();
+    let [found, apart] = ["as_found", "apart"].map(of);
+    assert_eq!((found.len(), apart.len()), (2, 2), "{result:#}");
+    assert!(found.iter().all(|window| window["placed"] == serde_json::json!([]) && window["value"] == 5.0));
+    assert!(apart.iter().all(|window| window["placed"].as_array().unwrap().len() == 2), "{apart:?}");
     assert_eq!((&result["effect"]["p"], &result["ended"]), (&1.0.into(), &"all windows were measured".into()));
     for file in ["evidence.json", "index.html", "windows.csv"] {
         assert!(fs::metadata(folder.join(file)).unwrap().len() > 500, "{file}");

@@ -50,6 +50,10 @@ pub struct CompareOptions {
     /// Number of windows before anything is moved
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=1000))]
     pub found: u64,
+    /// Number of times that the programs are started anew for one window as found and for one apart, if both are given as command lines
+    /// [default: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1000))]
+    pub restarts: Option<u64>,
     /// Time that programs that are started here run before anything is measured
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub warm_up: Ns,

@@ -36,6 +36,7 @@ pub fn measure(options: &DemoOptions, context: &Context) -> Result<Option<(Secti
     option("--window", window.to_owned());
     option("--settle", "100ms".to_owned());
     option("--for", "45s".to_owned());
+    option("--restarts", "0".to_owned());
     let Verb::Compare(options) = Arguments::of(words)?.verb else { unreachable!("the words are those of compare") };
     let Some(measured) = compare::measured(&options, context)? else { return Ok(None) };
     let measured = Compared { unit: "µs".to_owned(), ..named(measured) };

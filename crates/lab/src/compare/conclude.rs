@@ -12,6 +12,9 @@ use super::{Compared, Condition, Program, Window};
 /// Most values of a condition that are kept for its distribution.
 const KEPT: usize = 200_000;
 
+/// Number of windows of a pair of restarts.
+const PAIR: u64 = 2;
+
 /// Shares below which the values of a distribution are listed.
 const SHARES: [f64; 23] = [
     0.001, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99,
@@ -91,16 +94,26 @@ fn complete(windows: &[Window], size: u64) -> impl Iterator<Item = Vec<&Window>>
     blocks.into_values().filter(move |block| block.len() as u64 == size)
 }
 
-/// Returns apart (treated) and spread (control) of every block of which all windows count and have a positive value.
-pub(super) fn blocks_of(windows: &[Window], value: impl Fn(&Window) -> Option<f64>) -> Vec<CrossoverBlock> {
+/// Returns apart (treated) and `control` of every block of which all `size` windows count and have a positive value.
+fn against(
+    control: Condition,
+    windows: &[Window],
+    size: u64,
+    value: impl Fn(&Window) -> Option<f64>,
+) -> Vec<CrossoverBlock> {
     let positive = |window: &Window| value(window).filter(|value| value.is_finite() && *value > 0.0);
     let block = |block: Vec<&Window>| {
         let of = |condition| -> Option<Vec<f64>> {
             block.iter().filter(|window| window.condition == condition).map(|window| positive(window)).collect()
         };
-        Some(CrossoverBlock { treated: of(Condition::Apart)?, control: of(Condition::Spread)? })
+        Some(CrossoverBlock { treated: of(Condition::Apart)?, control: of(control)? })
     };
-    complete(windows, block_windows(&[])).filter_map(block).collect()
+    complete(windows, size).filter_map(block).collect()
+}
+
+/// Returns apart (treated) and spread (control) of every block of which all windows count and have a positive value.
+pub(super) fn blocks_of(windows: &[Window], value: impl Fn(&Window) -> Option<f64>) -> Vec<CrossoverBlock> {
+    against(Condition::Spread, windows, block_windows(&[]), value)
 }
 
 /// Returns the second (treated) and the first (control) window of each condition of every such block.
@@ -219,6 +232,11 @@ pub fn conclude(recorded: Recorded, settings: &Settings, about: About) -> Compar
         looks,
         planned: Looks::of(settings.blocks).planned().to_vec(),
         same: Crossover::of(&same(windows), SIGNIFICANT).filter(|_| !is_curve),
+        restarts_effect: Crossover::of(
+            &against(Condition::AsFound, &recorded.restarts, PAIR, |window| window.value),
+            SIGNIFICANT,
+        ),
+        restarts: recorded.restarts,
         neighbor_effect: compare(|window| window.neighbor),
         neighbor_cpu_effect: compare(|window| window.neighbor_cpu),
         knee: knee(&curve, about.larger_is_better, settings.margin),

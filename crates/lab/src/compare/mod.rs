@@ -6,7 +6,8 @@
 //! are given fresh frames, so that what moving costs, and the huge pages that are given up for it, are the same in both conditions. Each
 //! block has two windows of each condition: two windows of the same condition show what is not the conditions' doing (A/A).
 //!
-//! Before anything is moved, a few windows are measured *as found*. Their order is not random, so they are reported without a test.
+//! Before anything is moved, a few windows are measured *as found*. Their order is not random, so they are reported without a test. Programs that
+//! can be started anew are, for one window each: as found or apart, in random order within a pair.
 //!
 //! A window counts if the placement was verified before and after it. Whether it counts never depends on the measured value. A block
 //! counts if all of its windows do.
@@ -25,7 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use conclude::{About, Distribution, LookTaken, Samples, Step, conclude};
-pub use run::{Cell, Experiment, Progress, Recorded, Settings, block_windows, order, run};
+pub use run::{Cell, Experiment, Progress, Recorded, Settings, block_windows, once, order, run};
 pub use section::{csv, section};
 
 /// Where the pages of the programs lie in a window.
@@ -213,6 +214,12 @@ pub struct Compared {
     pub looks: Vec<LookTaken>,
     /// The looks that were planned.
     pub planned: Vec<Look>,
+    /// Apart against as found, over the pairs of windows of programs that were started anew; `None` without a pair that counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts_effect: Option<Crossover>,
+    /// Windows of programs that were started anew for each, in pairs of one as found and one apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restarts: Vec<Window>,
     /// The same comparison of two windows of one condition, spread against spread and apart against apart, in which nothing differs.
     pub same: Option<Crossover>,
     /// Apart against spread for the progress of the neighbor; `None` if it is not measured.

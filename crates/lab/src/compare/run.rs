@@ -94,6 +94,8 @@ pub struct Recorded {
     pub as_planned: bool,
     /// How the programs were left.
     pub left: Vec<String>,
+    /// Windows of programs that were started anew for each, in pairs of one as found and one apart.
+    pub restarts: Vec<Window>,
 }
 
 /// Why the experiment ends.
@@ -147,20 +149,26 @@ pub fn order(rng: &mut fastrand::Rng, curve: &[u32]) -> Vec<Cell> {
 
 /// Runs the experiment to its end, and leaves the programs as they were found. Whatever ends it, what was measured until then is returned.
 pub fn run(experiment: Experiment<'_>) -> Recorded {
-    let mut course = Course {
-        rng: fastrand::Rng::with_seed(experiment.settings.seed),
-        begin: Instant::now(),
-        recorded: Recorded { curve: experiment.settings.curve.clone(), ..Recorded::default() },
-        failures: 0,
-        placements: 0,
-        misplaced: BTreeMap::new(),
-        experiment,
-    };
+    let mut course = Course::of(experiment);
     let ending = match course.windows() {
         Ok(ending) | Err(ending) => ending,
     };
     let left = course.experiment.place.restore();
     Recorded { ended: ending.why, as_planned: ending.as_planned, left, ..course.recorded }
+}
+
+/// Measures one window of programs that were started for it, and ends with it: `condition` is as found, in which nothing is moved, or apart. `pair` is
+/// the number of the two windows that are compared.
+///
+/// Fails with the reason if a program has ended or cannot be moved.
+pub fn once(experiment: Experiment<'_>, pair: u64, condition: Condition) -> Result<Window, String> {
+    let mut course = Course::of(experiment);
+    let block = (condition != Condition::AsFound).then_some(pair);
+    let ended = course.window(block, Cell { condition, again: false, own: None }).err();
+    match course.recorded.windows.pop() {
+        Some(window) => Ok(Window { block: Some(pair), ..window }),
+        None => Err(ended.map_or_else(String::new, |ended| ended.why)),
+    }
 }
 
 /// The experiment in progress.
@@ -177,7 +185,19 @@ struct Course<'a> {
     misplaced: BTreeMap<u32, u32>,
 }
 
-impl Course<'_> {
+impl<'a> Course<'a> {
+    fn of(experiment: Experiment<'a>) -> Course<'a> {
+        Course {
+            rng: fastrand::Rng::with_seed(experiment.settings.seed),
+            begin: Instant::now(),
+            recorded: Recorded { curve: experiment.settings.curve.clone(), ..Recorded::default() },
+            failures: 0,
+            placements: 0,
+            misplaced: BTreeMap::new(),
+            experiment,
+        }
+    }
+
     /// Measures all windows. Both results end the experiment: `Err` in the middle of a block.
     fn windows(&mut self) -> Result<Ending, Ending> {
         let settings = self.experiment.settings;

@@ -8,7 +8,7 @@ use super::conclude::blocks_of;
 use super::measure::{MayGoOn, Measure, Reading, Trouble};
 use super::party::Party;
 use super::place::{Place, PlaceError};
-use super::run::{Experiment, Recorded, Settings, last_look, order, run};
+use super::run::{Experiment, Recorded, Settings, last_look, once, order, run};
 use super::{Condition, Placed, Statistic};
 
 /// Where the fake programs are, and how placements and windows go wrong.
@@ -303,4 +303,35 @@ fn a_curve_has_every_number_of_colors_in_every_block_and_finds_the_knee() {
     // Of 2^12 orders one is as extreme on either side, and four numbers are judged together.
     assert!(result.curve.iter().all(|step| (step.p - 4.0 * 2.0 / 4096.0).abs() < 1e-12));
     assert_eq!((result.knee, result.effect, result.same), (Some(4), None, None));
+}
+
+#[test]
+fn a_program_started_anew_is_moved_for_a_window_apart_and_left_alone_for_one_as_found() {
+    let window = |condition, seconds: &str| {
+        let (mut victim, fake) = (sleeper(seconds), std::cell::RefCell::new(Fake::default()));
+        while seconds == "0" && victim.ended().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let experiment = Experiment {
+            settings: &settings(),
+            victim: &mut victim,
+            neighbor: None,
+            place: &mut FakePlace(&fake),
+            measure: &mut FakeMeasure { fake: &fake, windows: 0, value: &mut gain },
+            neighbor_lines: None,
+            progress: &mut |_| {},
+        };
+        let window = once(experiment, 7, condition);
+        (window, fake.into_inner().placements)
+    };
+    let (found, placements) = window(Condition::AsFound, "60");
+    let found = found.unwrap();
+    assert_eq!((found.block, found.condition, found.value, placements), (Some(7), Condition::AsFound, Some(100.0), 0));
+    assert!(found.placed.is_empty() && found.excluded.is_none());
+    let (apart, placements) = window(Condition::Apart, "60");
+    let apart = apart.unwrap();
+    assert_eq!((apart.block, apart.condition, apart.value, placements), (Some(7), Condition::Apart, Some(80.0), 1));
+    assert_eq!(apart.placed[0].verified, Some(1.0));
+    let (none, _) = window(Condition::Apart, "0");
+    assert!(none.unwrap_err().starts_with("the victim has ended"));
 }

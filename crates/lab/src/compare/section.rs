@@ -132,6 +132,13 @@ fn curve(measured: &Compared) -> Chart {
     )
 }
 
+/// Returns what the programs, started anew for each window, gain or lose against as found, in a sentence; nothing if that is not significant.
+fn anew(measured: &Compared) -> String {
+    let Some(effect) = measured.restarts_effect.filter(Crossover::differs) else { return String::new() };
+    let (what, p) = (changes(measured, effect.estimate), p_value(effect.p));
+    format!(" Started anew, it is {what} than as found ({}, {p}).", interval(&effect))
+}
+
 /// Returns whether the experiment answers its question, and the answer in a sentence.
 fn headline(measured: &Compared) -> (Option<Standing>, String, String) {
     if !measured.curve.is_empty() {
@@ -160,7 +167,8 @@ fn headline(measured: &Compared) -> (Option<Standing>, String, String) {
         format!("With {own} of {} colors of its own, the {statistic} of `{victim}`{beside}", measured.colors);
     if measured.shows_effect() {
         let what = changes(measured, effect.estimate);
-        let text = format!("{condition} is {what} than spread over all colors ({}{p}).", interval(&effect));
+        let text =
+            format!("{condition} is {what} than spread over all colors ({}{p}).{}", interval(&effect), anew(measured));
         let standing = if measured.is_gain() == Some(true) { Standing::Holds } else { Standing::NoGain };
         return (Some(standing), text, basis);
     }
@@ -208,6 +216,15 @@ fn of_neighbor(measured: &Compared) -> Option<String> {
 /// Returns the conclusions besides the answer, one sentence each.
 fn findings(measured: &Compared) -> Vec<String> {
     let mut found = measured.expected.clone();
+    if let Some(effect) = measured.restarts_effect {
+        found.push(format!(
+            "started anew for each window, in random order, apart against as found: {} ({}, {}), {} pairs",
+            percent(effect.estimate),
+            interval(&effect),
+            p_value(effect.p),
+            effect.blocks
+        ));
+    }
     if let (Some(before), Some(apart)) = (typical(measured, Condition::AsFound), typical(measured, Condition::Apart)) {
         let mut text = format!(
             "as found, before any page was moved: {}, apart {} ({})",
@@ -398,16 +415,17 @@ pub fn section(measured: &Compared) -> Section {
 /// Returns all windows as CSV.
 pub fn csv(measured: &Compared) -> String {
     let mut text =
-        "block,condition,again,at_s,length_s,value,values,neighbor,neighbor_cpu,victim_on_color,neighbor_on_color,\
+        "block,condition,again,restarted,at_s,length_s,value,values,neighbor,neighbor_cpu,victim_on_color,neighbor_on_color,\
                     excluded\n"
             .to_owned();
     let number = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
-    for window in &measured.windows {
+    let restarted = measured.restarts.iter().map(|window| (window, true));
+    for (window, restarted) in measured.windows.iter().map(|window| (window, false)).chain(restarted) {
         let on_color = |at: usize| number(window.placed.get(at).map(|placed| placed.on_color));
         let excluded = window.excluded.as_deref().unwrap_or_default().replace(['"', '\n'], " ");
         let _ = writeln!(
             text,
-            "{},{},{},{:.3},{:.3},{},{},{},{},{},{},\"{excluded}\"",
+            "{},{},{},{restarted},{:.3},{:.3},{},{},{},{},{},{},\"{excluded}\"",
             window.block.map_or(String::new(), |block| block.to_string()),
             window.condition.name(),
             window.again,
@@ -468,6 +486,14 @@ mod tests {
                 add(Some(block), cell.condition, cell.again, 4 + 4 * block as usize + number);
             }
         }
+        let restarts = (0..16)
+            .map(|number| {
+                let is_apart = number % 2 == 1;
+                let condition = if is_apart { Condition::Apart } else { Condition::AsFound };
+                let value = (100.0 + (number * 7 % 11) as f64 / 10.0) * if is_apart { factor } else { 1.0 };
+                Window { block: Some(number / 2), condition, value: Some(value), ..windows[0].clone() }
+            })
+            .collect();
         let settings = Settings {
             blocks: 10,
             found: 4,
@@ -498,8 +524,8 @@ mod tests {
             refill_us: Some(100.0),
             placing_s: 0.1,
         };
-        let recorded =
-            Recorded { windows, samples, ended: "all windows were measured".to_owned(), ..Recorded::default() };
+        let ended = "all windows were measured".to_owned();
+        let recorded = Recorded { windows, samples, restarts, ended, ..Recorded::default() };
         conclude(recorded, &settings, about)
     }
 
@@ -513,20 +539,27 @@ mod tests {
         assert!(
             headline.contains(" % shorter than spread over all colors (95 %: -2") && headline.contains("p < 0.001")
         );
+        assert!(
+            headline.contains(" Started anew, it is ") && headline.contains(" shorter than as found"),
+            "{headline}"
+        );
         let text = text(&section);
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for expected in [
             "isochrome exec --colors 0-3",
             "as found, before any page was moved: 1",
+            "started anew for each window, in random order, apart against as found: -",
             "differ by ",
             "neighbor `batch`",
             "would be 2.0 % of a CPU",
         ] {
             assert!(words.contains(expected), "{expected}: {words}");
         }
-        let estimate = measured.effect.unwrap().estimate;
-        assert!((estimate + 0.2).abs() < 0.01, "{estimate}");
-        assert_eq!(csv(&measured).lines().count(), 1 + 44);
+        for effect in [measured.effect, measured.restarts_effect] {
+            let estimate = effect.unwrap().estimate;
+            assert!((estimate + 0.2).abs() < 0.01, "{estimate}");
+        }
+        assert_eq!(csv(&measured).lines().count(), 1 + 44 + 16);
         for figure in section.figures() {
             let svg = draw(figure).0.into_string();
             assert!(svg.contains("apart") && !svg.contains("NaN"), "{svg}");
@@ -539,6 +572,7 @@ mod tests {
         let of_equal = section(&equal);
         assert_eq!(of_equal.standing, Some(Standing::NoGain));
         assert!(of_equal.headline.contains("does not change by more than"), "{}", of_equal.headline);
+        assert!(equal.restarts_effect.is_some() && !of_equal.headline.contains("Started anew"));
         let few = section(&compared(2, 0.5));
         assert_eq!(few.standing, Some(Standing::Inconclusive));
         assert!(few.headline.contains("2 complete blocks are too few to tell"), "{}", few.headline);
