@@ -20,7 +20,7 @@ use isochrome_lab::compare::party::Party;
 use isochrome_lab::compare::place::{Side, Sides};
 use isochrome_lab::compare::{
     About, Compared, Condition, Experiment, Program, Progress, Settings, Statistic, Window, block_windows, conclude,
-    csv, once, run as measure, section,
+    csv, once, preparation, run as measure, section,
 };
 use isochrome_lab::interference::expected::refill;
 use isochrome_model::evidence::Standing;
@@ -62,6 +62,7 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
     let patterns = Patterns::of(options)?;
     let mut settings = settings(options, context.seed)?;
     let mut programs = Programs::start(options, &patterns)?;
+    let pairs = restarts(options, &programs)?;
     for party in programs.parties() {
         // A program that cannot be moved is reported before anything is measured.
         match party.pid.check() {
@@ -104,53 +105,70 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
         refill_us: refill.map(|time| time.0 as f64 / 1e3),
         placing_s: if placements == 0 { 0.0 } else { seconds / placements as f64 },
     };
-    let pairs = if recorded.as_planned && !options.curve { restarts(options, &programs) } else { 0 };
-    let until = settings.limit.map(|limit| begin + limit);
+    let pairs = if recorded.as_planned && !options.curve { pairs } else { 0 };
+    let times = (begin, settings.limit.map(|limit| begin + limit));
     // The programs that are started anew must have the machine for themselves.
     drop((measure_of, sides, programs));
-    recorded.restarts = restarted((options, &patterns), &settings, &colored, pairs, until);
+    let preparation = preparation(&recorded.windows);
+    recorded.restarts = restarted((options, &patterns), &settings, &colored, pairs, times, preparation);
     Ok(Some(conclude(recorded, &settings, about)))
 }
 
-/// Returns the number of pairs of restarts: what the options say, or for programs that all were started here, [`RESTARTS`].
-fn restarts(options: &CompareOptions, programs: &Programs) -> u64 {
-    let all_ours = programs.parties().all(|party| party.is_ours());
-    if all_ours { options.restarts.unwrap_or(RESTARTS) } else { 0 }
+/// Returns the number of pairs of windows for which the programs are started anew: what the options say, else [`RESTARTS`] where all were started
+/// here. Fails if that was asked for and cannot be done.
+fn restarts(options: &CompareOptions, programs: &Programs) -> Result<u64> {
+    let running = programs.parties().find(|party| !party.is_ours());
+    match (options.restarts, running) {
+        (Some(1..), Some(party)) => {
+            bail!(
+                "{} runs already, and cannot be started anew
+  hint: give its command line, or --restarts 0",
+                party.name
+            )
+        }
+        (None, Some(_)) => Ok(0),
+        (asked, _) => Ok(asked.unwrap_or(RESTARTS)),
+    }
 }
 
-/// Starts the programs anew for one window as found and one apart in each pair, in random order, and returns the windows. No pair begins after `until`.
-/// Where a window cannot be measured, it says why and measures no more.
+/// Starts the programs anew for one window as found and one apart in each pair, in random order, and returns the windows. No window begins after `until`.
+/// Where none can be measured any more, it says why and ends.
 fn restarted(
     (options, patterns): (&CompareOptions, &Patterns),
     settings: &Settings,
     colored: &Colored,
     pairs: u64,
-    until: Option<Instant>,
+    (begin, until): (Instant, Option<Instant>),
+    preparation: Duration,
 ) -> Vec<Window> {
     let mut rng = fastrand::Rng::with_seed(!settings.seed);
     let bar = progress::parts("starting anew", 2 * pairs, "the result");
     let mut windows = Vec::new();
-    for pair in (0..pairs).take_while(|_| until.is_none_or(|until| Instant::now() < until)) {
+    // A program as found is as old as one that was moved when its window begins.
+    let waits = Settings { settle: preparation.max(settings.settle), ..settings.clone() };
+    let order = (0..pairs).flat_map(|pair| {
         let mut conditions = [Condition::AsFound, Condition::Apart];
         rng.shuffle(&mut conditions);
-        for condition in conditions {
-            let window = || -> Result<Window> {
-                let mut programs = Programs::start(options, patterns)?;
-                let mut measure = programs.measure(options, patterns)?;
-                let mut sides = Sides::new(colored.sides(&programs)?);
-                let mut none = |_| {};
-                let experiment = programs.experiment(settings, &mut sides, measure.as_mut(), &mut none);
-                once(experiment, pair, condition).map_err(|why| anyhow!(why))
-            };
-            match window() {
-                Ok(window) => windows.push(window),
-                Err(error) => {
-                    eprintln!("isochrome: no more restarts after {} windows: {error:#}", windows.len());
-                    return windows;
-                }
+        conditions.map(|condition| (pair, condition))
+    });
+    for (pair, condition) in order.take_while(|_| until.is_none_or(|until| Instant::now() < until)) {
+        let window = || -> Result<Window> {
+            let mut programs = Programs::start(options, patterns)?;
+            let mut measure = programs.measure(options, patterns)?;
+            let mut sides = Sides::new(colored.sides(&programs)?);
+            let (mut none, settings) = (|_| {}, if condition == Condition::AsFound { &waits } else { settings });
+            let experiment = programs.experiment(settings, &mut sides, measure.as_mut(), &mut none);
+            once(experiment, begin, pair, condition).map_err(|why| anyhow!(why))
+        };
+        match window() {
+            Ok(window) => windows.push(window),
+            Err(error) => {
+                let count = windows.len();
+                progress::tell(&bar, &format!("isochrome: not started anew any more after {count} windows: {error:#}"));
+                break;
             }
-            bar.inc(1);
         }
+        bar.inc(1);
     }
     bar.finish_and_clear();
     windows

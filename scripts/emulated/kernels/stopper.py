@@ -21,8 +21,9 @@ def ptrace(request, pid, data=0):
 def main():
     pid, report = int(sys.argv[1]), sys.argv[2]
     for count in range(1_000_000):
-        with open(report, "w") as out:
+        with open(report + ".new", "w") as out:
             out.write(str(count))
+        os.rename(report + ".new", report)
         ptrace(SEIZE, pid)
         ptrace(INTERRUPT, pid)
         while True:
@@ -37,5 +38,6 @@ def main():
         time.sleep(0.002)
 
 
-signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+# The tracing of a stopped thread ends with this program, and the thread goes on.
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 main()

@@ -65,7 +65,7 @@ pub struct CompareOptions {
     pub margin: f64,
     /// Measure the victim with 1, 2, 4, 8, 12 and 16 colors of its own, as far as there are so many, and say how many are worth giving
     // Hidden: few colors are too often not reached by all pages of a program here, and such numbers are left out.
-    #[arg(long, hide = true, conflicts_with_all = ["colors", "neighbor_colors"])]
+    #[arg(long, hide = true, conflicts_with_all = ["colors", "neighbor_colors", "restarts"])]
     pub curve: bool,
     /// Measure all windows, even when the answer is known
     #[arg(long)]

@@ -26,7 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use conclude::{About, Distribution, LookTaken, Samples, Step, conclude};
-pub use run::{Cell, Experiment, Progress, Recorded, Settings, block_windows, once, order, run};
+pub use run::{Cell, Experiment, Progress, Recorded, Settings, block_windows, once, order, preparation, run};
 pub use section::{csv, section};
 
 /// Where the pages of the programs lie in a window.
@@ -156,7 +156,7 @@ pub struct Placed {
 /// A window of the experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Window {
-    /// Number of the block; `None` for windows as found.
+    /// Number of the block, or of the pair of programs that were started anew; `None` for windows as found of programs that were not.
     pub block: Option<u64>,
     /// Where the pages lay.
     pub condition: Condition,
@@ -179,7 +179,7 @@ pub struct Window {
     pub neighbor_cpu: Option<f64>,
     /// How often per second the victim gave up or lost the CPU; `None` if that is not known.
     pub switches: Option<f64>,
-    /// Where the pages of the victim and the neighbor were; empty for windows as found.
+    /// Where the pages of the victim and the neighbor were; empty for windows as found and where they could not be moved.
     pub placed: Vec<Placed>,
     /// Reason why the window does not count; `None` if it does.
     pub excluded: Option<String>,
@@ -259,10 +259,13 @@ impl Compared {
         self.effect.and_then(|effect| effect.at_most()).is_some_and(|most| most <= self.margin)
     }
 
-    /// Whether the effect is a gain; `None` if there is no significant effect.
+    /// Whether the effect is a gain; `None` if there is no significant effect. What is significantly worse than as found is no gain, whatever it is
+    /// against spread.
     pub fn is_gain(&self) -> Option<bool> {
         let effect = self.effect.filter(|_| self.shows_effect())?;
-        Some((effect.estimate > 0.0) == self.larger_is_better)
+        let gains = |effect: &Crossover| (effect.estimate > 0.0) == self.larger_is_better;
+        let loses_anew = self.restarts_effect.is_some_and(|anew| anew.differs() && !gains(&anew));
+        Some(gains(&effect) && !loses_anew)
     }
 }
 

@@ -132,7 +132,10 @@ fn terminal() -> io::Result<(OwnedFd, OwnedFd)> {
 impl Drop for Party {
     fn drop(&mut self) {
         if self.stderr.is_some() && self.end.is_none() {
+            // A descendant may have left the process group.
+            let descendants = self.family();
             let _ = launch::send(-self.pid.0, KILL);
+            descendants.iter().for_each(|pid| drop(launch::send(pid.0, KILL)));
             if let Some(pid) = RawPid::from_raw(self.pid.0) {
                 let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
             }

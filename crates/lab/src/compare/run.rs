@@ -157,18 +157,36 @@ pub fn run(experiment: Experiment<'_>) -> Recorded {
     Recorded { ended: ending.why, as_planned: ending.as_planned, left, ..course.recorded }
 }
 
-/// Measures one window of programs that were started for it, and ends with it: `condition` is as found, in which nothing is moved, or apart. `pair` is
-/// the number of the two windows that are compared.
+/// Measures one window of programs that were started for it: as found, where nothing is moved, or apart. `begin` is that of the whole experiment, and
+/// `pair` the number of the two windows that are compared. A placement that fails is tried again.
 ///
-/// Fails with the reason if a program has ended or cannot be moved.
-pub fn once(experiment: Experiment<'_>, pair: u64, condition: Condition) -> Result<Window, String> {
-    let mut course = Course::of(experiment);
+/// Fails with the reason if a program has ended or cannot be moved, or on an interrupt.
+pub fn once(experiment: Experiment<'_>, begin: Instant, pair: u64, condition: Condition) -> Result<Window, String> {
+    let mut course = Course { begin, ..Course::of(experiment) };
     let block = (condition != Condition::AsFound).then_some(pair);
-    let ended = course.window(block, Cell { condition, again: false, own: None }).err();
-    match course.recorded.windows.pop() {
-        Some(window) => Ok(Window { block: Some(pair), ..window }),
-        None => Err(ended.map_or_else(String::new, |ended| ended.why)),
+    loop {
+        let ended = course.window(block, Cell { condition, again: false, own: None });
+        // Nothing was measured where a placement failed, so trying again leaves nothing out by its value.
+        let is_misplaced = course.placements > 0 && course.placements < PLACEMENTS_MAX;
+        match (ended, course.recorded.windows.pop()) {
+            (Ok(false), Some(window)) if is_misplaced && window.value.is_none() => {}
+            (Ok(_), Some(window)) => return Ok(Window { block: Some(pair), ..window }),
+            (Err(ending), _) => return Err(ending.why),
+            (Ok(_), None) => return Err("nothing was measured".to_owned()),
+        }
     }
+}
+
+/// Returns the typical time from the end of a window to the beginning of one apart whose pages were tested: moving, testing and settling; zero without
+/// such windows.
+pub fn preparation(windows: &[Window]) -> Duration {
+    let gap = |pair: &[Window]| {
+        let [before, window] = pair else { return None };
+        let is_tested = window.condition == Condition::Apart && !window.again && window.value.is_some();
+        is_tested.then_some(window.at_s - before.at_s - before.length_s)
+    };
+    let gaps: Vec<f64> = windows.windows(2).filter_map(gap).filter(|gap| *gap > 0.0).collect();
+    isochrome_model::stats::median(&gaps).map(Duration::from_secs_f64).unwrap_or_default()
 }
 
 /// The experiment in progress.

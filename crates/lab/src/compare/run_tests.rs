@@ -1,6 +1,6 @@
 //! Tests of `run`, with fakes of the programs and of the measure.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isochrome_model::stats::SIGNIFICANT;
 
@@ -8,7 +8,7 @@ use super::conclude::blocks_of;
 use super::measure::{MayGoOn, Measure, Reading, Trouble};
 use super::party::Party;
 use super::place::{Place, PlaceError};
-use super::run::{Experiment, Recorded, Settings, last_look, once, order, run};
+use super::run::{Experiment, Recorded, Settings, last_look, once, order, preparation, run};
 use super::{Condition, Placed, Statistic};
 
 /// Where the fake programs are, and how placements and windows go wrong.
@@ -321,7 +321,7 @@ fn a_program_started_anew_is_moved_for_a_window_apart_and_left_alone_for_one_as_
             neighbor_lines: None,
             progress: &mut |_| {},
         };
-        let window = once(experiment, 7, condition);
+        let window = once(experiment, Instant::now(), 7, condition);
         (window, fake.into_inner().placements)
     };
     let (found, placements) = window(Condition::AsFound, "60");
@@ -334,4 +334,19 @@ fn a_program_started_anew_is_moved_for_a_window_apart_and_left_alone_for_one_as_
     assert_eq!(apart.placed[0].verified, Some(1.0));
     let (none, _) = window(Condition::Apart, "0");
     assert!(none.unwrap_err().starts_with("the victim has ended"));
+}
+
+#[test]
+fn preparation_is_the_time_from_a_window_to_one_apart_whose_pages_were_tested() {
+    let (done, _) = recorded(&Settings { stops_early: false, ..settings() }, Fake::default(), gain);
+    let mut windows = done.windows;
+    for (number, window) in windows.iter_mut().enumerate() {
+        let is_tested = window.condition == Condition::Apart && !window.again;
+        // A window takes 4 s, and it takes 3 s until the next begins, or 6 s until one with tests.
+        (window.at_s, window.length_s) = (10.0 * number as f64, if is_tested { 4.0 } else { 7.0 });
+    }
+    let before_tests: Vec<usize> = (1..windows.len()).filter(|at| windows[*at].length_s == 4.0).collect();
+    before_tests.into_iter().for_each(|at| windows[at - 1].length_s = 4.0);
+    assert_eq!(preparation(&windows), Duration::from_secs(6));
+    assert_eq!(preparation(&windows[..3]), Duration::ZERO);
 }

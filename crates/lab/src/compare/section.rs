@@ -175,16 +175,21 @@ fn headline(measured: &Compared) -> (Option<Standing>, String, String) {
     match effect.at_most() {
         Some(most) if measured.shows_equivalence() => {
             let most = 100.0 * most;
-            let text = format!("{condition} does not change by more than {most:.1} % ({}{p}).", interval(&effect));
+            let text = format!(
+                "{condition} does not change by more than {most:.1} % ({}{p}).{}",
+                interval(&effect),
+                anew(measured)
+            );
             (Some(Standing::NoGain), text, basis)
         }
         Some(most) => {
             let text = format!(
                 "{condition}: no effect was seen, and one above {:.1} % is ruled out ({}{p}). Whether there is a smaller one \
-                 above {:.1} % cannot be told from this run.",
+                 above {:.1} % cannot be told from this run.{}",
                 100.0 * most,
                 interval(&effect),
-                100.0 * measured.margin
+                100.0 * measured.margin,
+                anew(measured)
             );
             (Some(Standing::Inconclusive), text, basis)
         }
@@ -224,6 +229,10 @@ fn findings(measured: &Compared) -> Vec<String> {
             p_value(effect.p),
             effect.blocks
         ));
+    }
+    let uncounted: Vec<&String> = measured.restarts.iter().filter_map(|window| window.excluded.as_ref()).collect();
+    if let Some(last) = uncounted.last() {
+        found.push(format!("started anew, {} windows do not count; the last: {last}", uncounted.len()));
     }
     if let (Some(before), Some(apart)) = (typical(measured, Condition::AsFound), typical(measured, Condition::Apart)) {
         let mut text = format!(
@@ -415,8 +424,8 @@ pub fn section(measured: &Compared) -> Section {
 /// Returns all windows as CSV.
 pub fn csv(measured: &Compared) -> String {
     let mut text =
-        "block,condition,again,restarted,at_s,length_s,value,values,neighbor,neighbor_cpu,victim_on_color,neighbor_on_color,\
-                    excluded\n"
+        "block,condition,again,at_s,length_s,value,values,neighbor,neighbor_cpu,victim_on_color,neighbor_on_color,\
+                    excluded,restarted\n"
             .to_owned();
     let number = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
     let restarted = measured.restarts.iter().map(|window| (window, true));
@@ -425,7 +434,7 @@ pub fn csv(measured: &Compared) -> String {
         let excluded = window.excluded.as_deref().unwrap_or_default().replace(['"', '\n'], " ");
         let _ = writeln!(
             text,
-            "{},{},{},{restarted},{:.3},{:.3},{},{},{},{},{},{},\"{excluded}\"",
+            "{},{},{},{:.3},{:.3},{},{},{},{},{},{},\"{excluded}\",{restarted}",
             window.block.map_or(String::new(), |block| block.to_string()),
             window.condition.name(),
             window.again,
@@ -585,5 +594,11 @@ mod tests {
         let measured = compared(10, 1.3);
         assert_eq!((section(&measured).standing, measured.is_gain()), (Some(Standing::NoGain), Some(false)));
         assert!(section(&measured).headline.contains("longer than spread"));
+        // What is better than spread and worse than as found is not recommended.
+        let mut against = compared(10, 0.8);
+        against.restarts_effect = compared(10, 1.3).restarts_effect;
+        let section = section(&against);
+        assert_eq!((section.standing, against.is_gain()), (Some(Standing::NoGain), Some(false)));
+        assert!(section.headline.contains("Started anew, it is 30") && !text(&section).contains("to keep it so"));
     }
 }

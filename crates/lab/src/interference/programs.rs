@@ -417,20 +417,19 @@ mod tests {
         tried_by(Partitioning::None, &mut |_, _| Ok(()), scripts, levels, (warm_up, limit))
     }
 
-    /// Runs the experiment on shell scripts, which `move_to_colors` moves to their colors if `partitioning` gives them colors.
-    fn tried_by<'p>(
+    /// Returns the setup of an experiment on shell scripts that share the cache of two CPUs, without real-time priorities.
+    fn setup(
         partitioning: Partitioning,
-        move_to_colors: &'p mut MoveToColors<'p>,
         scripts: &[&str],
         levels: &[LevelEvents],
         (warm_up, limit): (Ns, Ns),
-    ) -> Result<Measured, String> {
+    ) -> Setup {
         let programs: Vec<Vec<String>> =
             scripts.iter().map(|script| ["sh", "-c", script].map(str::to_owned).to_vec()).collect();
         let cpus = isochrome_host::machine::setting::allowed_cpus().unwrap();
         let beside: Vec<Vec<usize>> =
             (0..programs.len()).map(|own| (0..programs.len()).filter(|other| *other != own).collect()).collect();
-        let setup = Setup {
+        Setup {
             conditions: (0..programs.len())
                 .map(|program| Condition { partitioning, ..open(Sharing::InterCore, program) })
                 .collect(),
@@ -446,9 +445,20 @@ mod tests {
             realtime: false,
             joins: Vec::new(),
             levels: levels.to_vec(),
-        };
+        }
+    }
+
+    /// Runs the experiment on shell scripts, which `move_to_colors` moves to their colors if `partitioning` gives them colors.
+    fn tried_by<'p>(
+        partitioning: Partitioning,
+        move_to_colors: &'p mut MoveToColors<'p>,
+        scripts: &[&str],
+        levels: &[LevelEvents],
+        (warm_up, limit): (Ns, Ns),
+    ) -> Result<Measured, String> {
+        let setup = setup(partitioning, scripts, levels, (warm_up, limit));
         let mut experiment = Programs::new(&setup, move_to_colors);
-        let mut recorder = Recorder::new(&Amount { blocks: 2, samples: 1, seed: 1, cpu: cpus[0], limit: None });
+        let mut recorder = Recorder::new(&Amount { blocks: 2, samples: 1, seed: 1, cpu: setup.cpu, limit: None });
         for condition in setup.conditions.repeat(2) {
             experiment.block(condition, &mut recorder).map_err(|error| error.to_string())?;
         }
@@ -539,6 +549,24 @@ mod tests {
         for run in blocks.iter().flat_map(|block| &block.samples) {
             assert!(matches!(run.values[..], [_, _, 0.0, misses] if misses >= 0.0), "{run:?}");
         }
+    }
+
+    /// Without real-time priorities the programs share the CPU as the scheduler sees fit, and the spinner has some of it all the same.
+    #[test]
+    fn on_one_cpu_a_program_spins_in_the_control_and_is_stopped_after_it() {
+        let setup = setup(Partitioning::None, &[LOOP, LOOP], &[], (BEGINNING, MINUTE));
+        let mut left_alone = |_, _| Ok(());
+        let mut experiment = Programs::new(&setup, &mut left_alone);
+        let mut run = |arm| {
+            assert!(experiment.run(open(Sharing::IntraCore, 0), arm, &[1]).unwrap().is_some(), "{arm:?}");
+            let of_spinner = |spinner: &Process| (spinner.pid, process_cpu(spinner.pid.0).unwrap().0);
+            experiment.spinners.iter().map(of_spinner).collect::<Vec<_>>()
+        };
+        assert!(run(Arm::Reference).is_empty() && run(Arm::Treatment).is_empty());
+        // The first control starts the spinner, and the second lets the same one continue.
+        let (first, second) = (run(Arm::Control), run(Arm::Control));
+        let ([(started, before)], [(kept, after)]) = (&first[..], &second[..]) else { panic!("{first:?} {second:?}") };
+        assert!(started == kept && after > before, "{first:?} {second:?}");
     }
 
     #[test]
