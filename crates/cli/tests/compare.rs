@@ -86,7 +86,8 @@ impl Walker {
 
 impl Drop for Walker {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // `exec` ends its program, too.
+        let _ = Command::new("kill").arg(self.pid()).status();
         let _ = self.0.wait();
     }
 }

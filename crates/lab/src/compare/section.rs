@@ -230,10 +230,6 @@ fn findings(measured: &Compared) -> Vec<String> {
             effect.blocks
         ));
     }
-    let uncounted: Vec<&String> = measured.restarts.iter().filter_map(|window| window.excluded.as_ref()).collect();
-    if let Some(last) = uncounted.last() {
-        found.push(format!("started anew, {} windows do not count; the last: {last}", uncounted.len()));
-    }
     if let (Some(before), Some(apart)) = (typical(measured, Condition::AsFound), typical(measured, Condition::Apart)) {
         let mut text = format!(
             "as found, before any page was moved: {}, apart {} ({})",
@@ -255,9 +251,11 @@ fn findings(measured: &Compared) -> Vec<String> {
     }
     found.extend(at_most_lost(measured));
     found.extend(of_neighbor(measured));
-    let excluded: Vec<&String> = measured.windows.iter().filter_map(|window| window.excluded.as_ref()).collect();
-    if let Some(last) = excluded.last() {
-        found.push(format!("{} windows do not count; the last: {last}", excluded.len()));
+    for (windows, what) in [(&measured.windows, ""), (&measured.restarts, "started anew, ")] {
+        let excluded: Vec<&String> = windows.iter().filter_map(|window| window.excluded.as_ref()).collect();
+        if let Some(last) = excluded.last() {
+            found.push(format!("{what}{} windows do not count; the last: {last}", excluded.len()));
+        }
     }
     for (program, at) in std::iter::once(&measured.victim).chain(&measured.neighbor).zip(0..) {
         found.extend(of_placement(measured, program, at));
@@ -564,10 +562,8 @@ mod tests {
         ] {
             assert!(words.contains(expected), "{expected}: {words}");
         }
-        for effect in [measured.effect, measured.restarts_effect] {
-            let estimate = effect.unwrap().estimate;
-            assert!((estimate + 0.2).abs() < 0.01, "{estimate}");
-        }
+        let estimates = [measured.effect, measured.restarts_effect].map(|effect| effect.unwrap().estimate);
+        assert!(estimates.iter().all(|estimate| (estimate + 0.2).abs() < 0.01), "{estimates:?}");
         assert_eq!(csv(&measured).lines().count(), 1 + 44 + 16);
         for figure in section.figures() {
             let svg = draw(figure).0.into_string();
