@@ -121,8 +121,7 @@ fn restarts(options: &CompareOptions, programs: &Programs) -> Result<u64> {
     match (options.restarts, running) {
         (Some(1..), Some(party)) => {
             bail!(
-                "{} runs already, and cannot be started anew
-  hint: give its command line, or --restarts 0",
+                "{} runs already, and cannot be started anew\n  hint: give its command line, or --restarts 0",
                 party.name
             )
         }
