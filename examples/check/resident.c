@@ -59,8 +59,8 @@ enum { BATCH = 12, ROUNDS = 6, CALIBRATIONS = 9, HISTORY = 32, PAIRS_MAX = 100, 
 /* Memory that empties the second level, as a multiple of it, and a first part of it that empties the first level only. Lines that were used
  * before stay longer than those that are read once. */
 enum { ELSEWHERE_LEVELS = 4, ELSEWHERE_FIRST_LEVEL = 12 * PAGE };
-/* Pages between two that are read one after the other. It is prime, so all pages are read unless their number is a multiple of it. */
-enum { STRIDE = 397 };
+/* Memory in single frames is that many times as large, so that among them are some of every color. */
+enum { ELSEWHERE_TIMES = 8 };
 enum { KEPT_GRID = 32, WRITER_GRID = 8 };
 
 static const int batch_of_round[ROUNDS] = {BATCH, 4, 2, 2, 2, 2};
@@ -84,7 +84,8 @@ static size_t pages;
 static unsigned char *version;
 static int next_in_cycle[PAGE_LINES];
 static volatile char *elsewhere;
-static int elsewhere_bytes;
+/* Pages of it behind those of the first level, in any order, and how many of them are read at a time. */
+static size_t *elsewhere_order, elsewhere_pages, elsewhere_read;
 static uint64_t random_state, wrong_words, pages_verified;
 static int to = -1, from = -1;
 
@@ -103,6 +104,16 @@ static uint64_t random_below(uint64_t limit)
     return mix(random_state) % limit;
 }
 
+/* Brings `count` of the numbers `order`, chosen at random, to its front, in random order. */
+static void draw(size_t *order, size_t numbers, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t j = i + random_below(numbers - i), kept = order[i];
+        order[i] = order[j];
+        order[j] = kept;
+    }
+}
+
 static double now(void)
 {
     struct timespec time;
@@ -113,16 +124,12 @@ static double now(void)
 /* One cycle through all lines of a page, in random order. */
 static void make_chain(void)
 {
-    int order[PAGE_LINES];
-    for (int i = 0; i < PAGE_LINES; i++)
+    size_t order[PAGE_LINES];
+    for (size_t i = 0; i < PAGE_LINES; i++)
         order[i] = i;
-    for (int i = PAGE_LINES - 1; i > 0; i--) {
-        int j = (int)random_below((uint64_t)i + 1), kept = order[i];
-        order[i] = order[j];
-        order[j] = kept;
-    }
+    draw(order, PAGE_LINES, PAGE_LINES);
     for (int i = 0; i < PAGE_LINES; i++)
-        next_in_cycle[order[i]] = order[(i + 1) % PAGE_LINES];
+        next_in_cycle[order[i]] = (int)order[(i + 1) % PAGE_LINES];
 }
 
 /* The line behind `line` in the cycle of `page`. Each page has another one, as a core learns which line follows which, and fetches ahead: the
@@ -238,8 +245,8 @@ static double middle(double *values, int count)
     return sum / (high - low);
 }
 
-/* Ticks of a segment after `bytes` of other memory were read: in the second level after little, in no level after much. */
-static double calibrate_once(const struct sample *batch, int count, int bytes)
+/* Ticks of a segment after so many pages of other memory were read: in the second level after none, in no level after many. */
+static double calibrate_once(const struct sample *batch, int count, size_t others)
 {
     uint64_t ticks[BATCH][SEGMENTS];
     static double values[CALIBRATIONS * BATCH * SEGMENTS];
@@ -247,9 +254,9 @@ static double calibrate_once(const struct sample *batch, int count, int bytes)
     for (int i = 0; i < CALIBRATIONS; i++) {
         settle_batch(batch, count);
         /* In an order that no cache takes for a stream, which it would not keep. */
-        int others = (bytes - ELSEWHERE_FIRST_LEVEL) / PAGE, from = others > 0 ? (int)random_below((uint64_t)others) : 0;
-        for (int page = 0; page < others; page++) {
-            volatile char *at = elsewhere + ELSEWHERE_FIRST_LEVEL + (size_t)((from + page * (int64_t)STRIDE) % others) * PAGE;
+        draw(elsewhere_order, elsewhere_pages, others);
+        for (size_t page = 0; page < others; page++) {
+            volatile char *at = elsewhere + ELSEWHERE_FIRST_LEVEL + elsewhere_order[page] * PAGE;
             for (int offset = 0; offset < PAGE; offset += LINE)
                 (void)at[offset];
         }
@@ -268,8 +275,8 @@ static int calibrate(const struct sample *batch, int count, double until, double
     static int good;
     double sorted[HISTORY];
     for (int i = 0; i == 0 || (i < HISTORY && good < HISTORY / 4 && now() < until); i++) {
-        *there = calibrate_once(batch, count, ELSEWHERE_FIRST_LEVEL);
-        *gone = calibrate_once(batch, count, elsewhere_bytes);
+        *there = calibrate_once(batch, count, 0);
+        *gone = calibrate_once(batch, count, elsewhere_read);
         if (*gone > 1.4 * *there) {
             all_there[good % HISTORY] = *there;
             all_gone[good % HISTORY] = *gone;
@@ -404,12 +411,9 @@ static int check(int wanted, double seconds, const char *fifo_to, const char *fi
         count = (int)pages;
     for (size_t i = 0; i < pages; i++)
         order[i] = i;
-    for (int i = 0; i < count; i++) {
-        size_t j = (size_t)i + random_below(pages - (size_t)i), kept = order[i];
-        order[i] = order[j];
-        order[j] = kept;
+    draw(order, pages, (size_t)count);
+    for (int i = 0; i < count; i++)
         samples[i] = (struct sample){.page = order[i], .verdict = '?'};
-    }
     free(order);
     struct totals totals = {0};
     double begin = now();
@@ -452,19 +456,27 @@ static int check(int wanted, double seconds, const char *fifo_to, const char *fi
 }
 
 /* Memory with pages of all colors, which nobody moves: shared, in huge pages where the kernel makes them. Single frames may be what programs
- * on the colors have left over. 0 if there is none. */
+ * on the colors have left over, so there are more of them. 0 if there is none. */
 static int map_elsewhere(void)
 {
     long second_level = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    elsewhere_bytes = ELSEWHERE_LEVELS * (int)(second_level > 0 ? second_level : 1 << 20);
-    char *mapped = mmap(NULL, (size_t)elsewhere_bytes + HUGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    size_t bytes = ELSEWHERE_LEVELS * (size_t)(second_level > 0 ? second_level : 1 << 20), most = ELSEWHERE_TIMES * bytes;
+    char *mapped = mmap(NULL, most + HUGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED)
         return 0;
     char *aligned = (char *)(((uintptr_t)mapped + HUGE - 1) / HUGE * HUGE);
-    memset(aligned, 1, (size_t)elsewhere_bytes);
-    madvise(aligned, (size_t)elsewhere_bytes, MADV_COLLAPSE);
+    elsewhere_read = (bytes - ELSEWHERE_FIRST_LEVEL) / PAGE;
+    memset(aligned, 1, bytes);
+    if (madvise(aligned, bytes, MADV_COLLAPSE) != 0) {
+        bytes = most;
+        memset(aligned, 1, bytes);
+    }
     elsewhere = aligned;
-    return 1;
+    elsewhere_pages = (bytes - ELSEWHERE_FIRST_LEVEL) / PAGE;
+    elsewhere_order = malloc(elsewhere_pages * sizeof *elsewhere_order);
+    for (size_t page = 0; elsewhere_order != NULL && page < elsewhere_pages; page++)
+        elsewhere_order[page] = page;
+    return elsewhere_order != NULL;
 }
 
 int main(int argc, char **argv)

@@ -14,6 +14,7 @@ mod calls;
 pub mod census;
 mod check;
 pub mod claim;
+mod classified;
 mod error;
 mod exclusive;
 mod hold;
@@ -29,13 +30,12 @@ mod wanted;
 pub mod watch;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use isochrome_model::palette::decode::Answer;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::color::ColorError;
@@ -47,47 +47,16 @@ use crate::color::verified::{Verified, samples};
 use crate::process::{Pid, Region};
 use crate::sys::memory::{Arena, page_bytes};
 
+pub use classified::RegionReport;
+use classified::{Classified, Donor, OffColorPage, classify};
 pub use error::RecolorError;
 use exclusive::ExclusiveLock;
 use hold::{Hold, Journal, Patience, Whom};
 pub use hold::{release_stragglers, repair};
-use page_map::PageMap;
 use pool::{Needs, Pool, Slot};
 use scratch_area::ScratchArea;
 pub use wanted::{Limits, MAX_PAUSE, Part, Place, Wanted};
-use work::{Fate, Plan, Planned};
-
-/// The resident pages of one mapping, counted by what a recoloring did or would do with them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct RegionReport {
-    /// First address of the mapping.
-    pub start: u64,
-    /// First address behind the mapping.
-    pub end: u64,
-    /// File of the mapping, or the kernel's name in brackets; empty for anonymous memory.
-    pub name: String,
-    /// Number of resident pages.
-    pub resident: usize,
-    /// Number of pages that had an allowed color already.
-    pub on_color: usize,
-    /// Number of pages off color that were moved to an allowed color, or would be.
-    pub moved: usize,
-    /// Number of pages off color that cannot be moved.
-    pub immovable: usize,
-    /// The pages that cannot be moved, counted by the reason.
-    pub why: BTreeMap<String, usize>,
-}
-
-impl RegionReport {
-    /// Counts a page that cannot be moved, for the reason `why`.
-    fn leave(&mut self, why: &str) {
-        self.immovable += 1;
-        match self.why.get_mut(why) {
-            Some(pages) => *pages += 1,
-            None => drop(self.why.insert(why.to_owned(), 1)),
-        }
-    }
-}
+use work::{Exchange, Fate, Plan, Planned};
 
 /// Result of a recoloring, or of a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -135,84 +104,6 @@ impl Report {
     pub fn immovable(&self) -> usize {
         self.sum(|region| region.immovable)
     }
-}
-
-/// A page that is off color and can be moved.
-struct OffColorPage {
-    /// Index of the page's mapping.
-    region: usize,
-    address: u64,
-    /// Whether the kernel refills the page with a frame that is freed just before, as it cannot be moved.
-    refilled: bool,
-}
-
-/// The resident pages of a process, classified by color.
-#[derive(Default)]
-struct Classified {
-    /// Report on each mapping, as a recoloring would leave it.
-    reports: Vec<RegionReport>,
-    /// Pages that have to move, ascending.
-    off_color: Vec<OffColorPage>,
-    /// Addresses of pages that have an allowed color, ascending.
-    on_color: Vec<u64>,
-    /// Frames of all pages; empty where frame numbers are hidden.
-    frames: Vec<FrameNumber>,
-    /// For each mapping with pages off color, the number of its pages of each allowed color.
-    held: BTreeMap<usize, Vec<usize>>,
-}
-
-/// Classifies every resident page. Pages for which `pinned` holds are never moved; pages with the frame `zero` are left out.
-fn classify(
-    pid: Pid,
-    regions: &[Region],
-    map: &PageMap,
-    wanted: &Wanted,
-    zero: Option<FrameNumber>,
-    pinned: &dyn Fn(u64) -> bool,
-) -> Result<Classified, RecolorError> {
-    let mut classified = Classified::default();
-    // The vsyscall page lies outside of user space and has no entry.
-    for (number, region) in regions.iter().enumerate().filter(|(_, region)| region.name != "[vsyscall]") {
-        let mut report = RegionReport {
-            start: region.start,
-            end: region.end,
-            name: region.name.clone(),
-            resident: 0,
-            on_color: 0,
-            moved: 0,
-            immovable: 0,
-            why: BTreeMap::new(),
-        };
-        let mut held = vec![0; wanted.colors.len()];
-        for (page, entry) in map.resident(region.start, region.end)? {
-            if zero.is_some() && entry.frame() == zero {
-                continue;
-            }
-            report.resident += 1;
-            classified.frames.extend(entry.frame());
-            if let Some(color) = wanted.allowed_page(pid, page, entry) {
-                report.on_color += 1;
-                classified.on_color.push(page);
-                held[color] += 1;
-            } else if let Some(why) = region.immovable.or(pinned(page).then_some("holds what isochrome works with")) {
-                report.leave(why);
-            } else {
-                report.moved += 1;
-                classified.off_color.push(OffColorPage {
-                    region: number,
-                    address: page,
-                    refilled: !region.is_plain_memory(),
-                });
-            }
-        }
-        if report.moved > 0 {
-            classified.held.insert(number, held);
-        }
-        if report.resident > 0 {
-            classified.reports.push(report);
-        }
-    }
-    Ok(classified)
 }
 
 /// Returns what [`recolor`] would do to `pid`, without stopping or changing the process.
@@ -274,21 +165,20 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         return Err(RecolorError::TooFewFrames { pages: classified.off_color.len(), limit });
     }
     let slots = pool.choose(&mut classified, wanted);
-    let planned = |(page, slot): (&OffColorPage, &Option<Slot>)| {
-        let Slot { address: slot, in_normal_zone, .. } = (*slot)?;
-        Some(Planned { region: page.region, page: page.address, slot, in_normal_zone: in_normal_zone == Some(true) })
-    };
-    let pages: Vec<Planned> = classified.off_color.iter().zip(&slots).filter_map(planned).collect();
+    let pages = planned(&classified.off_color, &slots);
+    let donors: HashSet<u64> = pages.iter().filter(|planned| planned.gives()).map(|planned| planned.page).collect();
     let zero = zero_frame();
     let astray = |page, entry: PageEntry| {
-        Ok((zero.is_none() || entry.frame() != zero) && wanted.allowed_page(pid, page, entry).is_none())
+        let is_off_color = wanted.allowed_page(pid, page, entry).is_none();
+        Ok((zero.is_none() || entry.frame() != zero) && is_off_color != donors.contains(&page))
     };
     let plan = Plan { pid, regions: &regions, pages: &pages, astray: &astray, limits };
     let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
     knowledge::record(pid, &regions, wanted, &pool, (&pages, &fates))?;
     let mut reports = classified.reports;
-    let unreached = fates.iter().filter(|fate| **fate == Fate::Unreached).count();
-    for (planned, fate) in pages.iter().zip(fates) {
+    let is_unreached = |(planned, fate): &(&Planned, &Fate)| !planned.gives() && **fate == Fate::Unreached;
+    let unreached = pages.iter().zip(&fates).filter(is_unreached).count();
+    for (planned, fate) in pages.iter().zip(fates).filter(|(planned, _)| !planned.gives()) {
         let Some(report) = report_of(&mut reports, &regions[planned.region]) else { continue };
         match fate {
             Fate::Moved => {}
@@ -322,6 +212,25 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
+/// Returns the moves that give pages off color their slots, in ascending order of the pages.
+fn planned(off_color: &[OffColorPage], slots: &[Option<Slot>]) -> Vec<Planned> {
+    let mut pages = Vec::new();
+    for (page, slot) in off_color.iter().zip(slots) {
+        let Some(Slot { address: slot, in_normal_zone, donor, .. }) = *slot else { continue };
+        let in_normal_zone = in_normal_zone == Some(true);
+        let taking = Planned { region: page.region, page: page.address, slot, in_normal_zone, exchange: None };
+        match donor {
+            None => pages.push(taking),
+            Some(Donor { region, address: page, .. }) => {
+                pages.push(Planned { exchange: Some(Exchange::Takes), ..taking });
+                pages.push(Planned { region, page, exchange: Some(Exchange::Gives), ..taking });
+            }
+        }
+    }
+    pages.sort_unstable_by_key(|planned| planned.page);
+    pages
+}
+
 /// Touches memory in `area` until `pool` has enough frames of the colors, or the memory limit is reached.
 fn draw_frames(
     pid: Pid,
@@ -344,6 +253,7 @@ fn draw_frames(
             Some(huge) => area.touch_huge(draw.bytes, huge, pauses)?,
             None => area.touch(draw.bytes, pauses)?,
         }
+        pool.exchanges = area.means.mover.is_some();
         let pages = touched_pages(pid, start, area.touched)?;
         pages.last().inspect(|last| pool.note_zone(**last));
         find_frames(pid, regions, wanted, (area, pool), pages, classified, pauses)?;

@@ -12,7 +12,7 @@ mod mappings;
 mod table;
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use crate::interrupt::interrupted;
 use crate::machine::sysfs::Sysfs;
 use crate::process::{Pid, Region};
 use crate::sys::agent::{DONE, Entry, MoveMethod, RUN};
+use crate::sys::memory::page_bytes;
 
 /// Time without a successful stop of the process after which no further attempt is made.
 const ATTEMPTS_LIMIT: Duration = Duration::from_secs(3);
@@ -42,8 +43,26 @@ pub struct Planned {
     pub page: u64,
     /// Address of the page of the pool whose frame this page should get.
     pub slot: u64,
-    /// Whether this frame is known to be in the zone from which the kernel takes frames first.
+    /// Whether the frame that the page gets is known to be in the zone from which the kernel takes frames first.
     pub in_normal_zone: bool,
+    /// Its part in an exchange with the other page of the plan that has the same slot.
+    pub exchange: Option<Exchange>,
+}
+
+/// Part of a page in an exchange: one page gets the frame of a slot, and its old frame comes into the slot, for another page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// The page is on color. It is moved only to give its frame.
+    Gives,
+    /// The page cannot have the frame that was in the slot.
+    Takes,
+}
+
+impl Planned {
+    /// Whether the page is moved only to give its frame.
+    pub fn gives(&self) -> bool {
+        self.exchange == Some(Exchange::Gives)
+    }
 }
 
 /// Outcome for a page that had to move.
@@ -113,17 +132,13 @@ struct Costs {
 ///
 /// Where this fails, pages that were moved stay moved, and the process runs on as before.
 pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> Result<Vec<Fate>, RecolorError> {
-    let pages = plan.pages.len();
-    // The kernel refills pages before the old frames of others become free, which may change where it takes frames from.
-    let (refilled, others): (Vec<usize>, Vec<usize>) =
-        (0..pages).partition(|page| !plan.regions[plan.pages[*page].region].is_plain_memory());
     let mut work = Work {
         plan,
         area,
         pauses,
         sign: plan.pid.asynchronous_io(plan.regions)?,
-        queue: refilled.into_iter().chain(others).map(|page| (page, false)).collect(),
-        fates: vec![Fate::Unreached; pages],
+        queue: in_order(plan).into_iter().map(|page| (page, false)).collect(),
+        fates: vec![Fate::Unreached; plan.pages.len()],
         costs: Costs { page: 6e3, region: 15e3, end: 2e6 },
     };
     work.check_io()?;
@@ -166,6 +181,20 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
         }
     }
     Ok(work.fates)
+}
+
+/// Returns the order in which pages are moved, as indices into the plan.
+///
+/// The kernel refills pages before the old frames of others become free, which may change where it takes frames from. A page that gives its
+/// frame comes just before the page that takes it.
+fn in_order(plan: &Plan) -> Vec<usize> {
+    let givers: HashMap<u64, usize> =
+        (0..).zip(plan.pages).filter(|(_, page)| page.gives()).map(|(at, page)| (page.slot, at)).collect();
+    let moved: Vec<usize> = (0..plan.pages.len()).filter(|at| !plan.pages[*at].gives()).collect();
+    let (refilled, others): (Vec<usize>, Vec<usize>) =
+        moved.into_iter().partition(|at| !plan.regions[plan.pages[*at].region].is_plain_memory());
+    let with_giver = |at: usize| givers.get(&plan.pages[at].slot).copied().into_iter().chain([at]);
+    refilled.into_iter().flat_map(with_giver).chain(others).collect()
 }
 
 impl Work<'_, '_> {
@@ -274,18 +303,7 @@ impl Work<'_, '_> {
         let is_uncertain =
             |(due, method): &(Due, MoveMethod)| *method != MoveMethod::Move && !self.plan.pages[due.at].in_normal_zone;
         let soaked = due.iter().any(is_uncertain) && self.soak(hold)?;
-        let (mut table, mut moving) = (Vec::new(), Vec::new());
-        for (due, method) in due {
-            if let Some(why) = refused.get(&due.mapping) {
-                self.fates[due.at] = Fate::Immovable((*why).into());
-            } else if careful && method == MoveMethod::Replace {
-                self.fates[due.at] = Fate::Immovable("asynchronous I/O may be under way".into());
-            } else {
-                let Planned { page, slot, .. } = self.plan.pages[due.at];
-                table.push(Entry { page, slot, method: method as u32, run: 1, status: 0 });
-                moving.push(due);
-            }
-        }
+        let (mut table, moving) = self.table(due, &refused, careful);
         let mut mappings: Vec<(u64, u64)> = moving.iter().map(|due| due.mapping).collect();
         join_runs(&mut table, &mappings);
         let ready = Instant::now();
@@ -308,13 +326,14 @@ impl Work<'_, '_> {
             let seen = (moved_by - ready).as_nanos() as f64 / done.len() as f64;
             self.costs.page = 0.5 * self.costs.page + 0.5 * seen.min(20e3);
         }
-        for (Due { at, .. }, entry) in moving.iter().zip(&done) {
+        let is_page = |entry: &Entry| entry.method != MoveMethod::Advise as u32;
+        for (Due { at, .. }, entry) in moving.iter().zip(&done).filter(|(_, entry)| is_page(entry)) {
             let busy = entry.status == -i64::from(libc::EBUSY);
             self.fates[*at] = match entry.status {
                 DONE => Fate::Moved,
                 // For a page of a former huge page the kernel also reports EBUSY if the first page of the huge page is shared since a
                 // fork, even if the page itself is not (Linux 6.18, move_pages_pte). A pinned page is reported as busy, too.
-                _ if busy && !careful && self.sign.is_none() => {
+                _ if busy && !careful && self.sign.is_none() && !self.plan.pages[*at].gives() => {
                     self.queue.push_back((*at, true));
                     continue;
                 }
@@ -323,9 +342,41 @@ impl Work<'_, '_> {
             };
         }
         // Pages that there was no time for come first in the next pause.
-        moving.drain(done.len()..).rev().for_each(|due| self.queue.push_front((due.at, due.without)));
+        let left = moving.iter().zip(&table).skip(done.len()).filter(|(_, entry)| is_page(entry));
+        left.rev().for_each(|(due, _)| self.queue.push_front((due.at, due.without)));
         self.put_back_protections(hold)?;
         Ok(moved_by)
+    }
+
+    /// Returns the table of the pages `due`, which come in this order, and the page of each entry. Records the fate of the pages that must stay.
+    ///
+    /// The frames that pages give come into their slots before any other frame becomes free.
+    fn table(
+        &mut self,
+        due: Vec<(Due, MoveMethod)>,
+        refused: &BTreeMap<(u64, u64), &'static str>,
+        careful: bool,
+    ) -> (Vec<Entry>, Vec<Due>) {
+        let (mut giving, mut filling, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for (due, method) in due {
+            if let Some(why) = refused.get(&due.mapping) {
+                self.fates[due.at] = Fate::Immovable((*why).into());
+                continue;
+            }
+            if careful && method == MoveMethod::Replace {
+                self.fates[due.at] = Fate::Immovable("asynchronous I/O may be under way".into());
+                continue;
+            }
+            let Planned { page, slot, exchange, .. } = self.plan.pages[due.at];
+            if exchange == Some(Exchange::Takes) {
+                // The slot is empty, and gets a frame that became free last.
+                let (method, run) = (MoveMethod::Advise as u32, libc::MADV_POPULATE_WRITE as u32);
+                filling.push((Entry { page: slot, slot: page_bytes() as u64, method, run, status: 0 }, due));
+            }
+            let list = if exchange == Some(Exchange::Gives) { &mut giving } else { &mut others };
+            list.push((Entry { page, slot, method: method as u32, run: 1, status: 0 }, due));
+        }
+        giving.into_iter().chain(filling).chain(others).unzip()
     }
 
     /// Lets a helper touch memory that is not used, on the CPU on which frames were drawn. Returns whether it has touched any.
@@ -368,8 +419,8 @@ impl Work<'_, '_> {
         let mut left = 1.2 * time.as_nanos() as f64;
         let mut batch: Vec<(usize, bool)> = Vec::new();
         let mut region = usize::MAX;
-        // The table is also used to register the mappings of these pages, and the scratch memory.
-        while batch.len() + 1 < self.area.entries() {
+        // The table is also used to register the mappings of these pages, and the scratch memory; a page that takes part in an exchange has two entries.
+        while 2 * batch.len() + 1 < self.area.entries() {
             let Some((at, without)) = self.queue.front() else { break };
             if batch.last().is_some_and(|(_, of_the_last)| of_the_last != without) {
                 break;
@@ -419,5 +470,35 @@ impl Work<'_, '_> {
             }
         }
         Ok(due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::regions_of;
+    use crate::recolor::MAX_PAUSE;
+
+    #[test]
+    fn pages_that_are_refilled_come_first_and_each_just_behind_the_page_that_gives_its_frame() {
+        let maps = "1000-9000 rw-p 00000000 00:00 0 \na000-f000 r-xp 00000000 00:01 1 /lib/libc.so\n";
+        let regions = regions_of(maps).unwrap();
+        let page = |region, page, slot, gives: bool| {
+            let exchange = gives.then_some(Exchange::Gives);
+            Planned { region, page, slot, in_normal_zone: true, exchange }
+        };
+        let pages = [
+            page(0, 0x1000, 100, false),
+            page(0, 0x2000, 101, true),
+            page(0, 0x3000, 102, false),
+            page(0, 0x4000, 103, true),
+            page(1, 0xa000, 103, false),
+            page(1, 0xb000, 104, false),
+            page(1, 0xc000, 101, false),
+        ];
+        let limits =
+            Limits { memory: Bytes(1 << 20), force: false, max_pause: MAX_PAUSE, gives_way: false, part: None };
+        let plan = Plan { pid: Pid(1), regions: &regions, pages: &pages, astray: &|_, _| Ok(true), limits: &limits };
+        assert_eq!(in_order(&plan), [3, 4, 5, 1, 6, 0, 2]);
     }
 }

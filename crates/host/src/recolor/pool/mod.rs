@@ -1,15 +1,21 @@
 //! Frames for pages that have to move: how many are lacking, which were found, and which page gets which frame.
 
+mod choice;
+
 use std::time::Duration;
 
-use isochrome_model::units::Bytes;
+use isochrome_model::units::{Bytes, FrameNumber};
 
+use super::classified::{Classified, Donor};
+use super::error::RecolorError;
 use super::hold::{Hold, is_there};
+use super::remote;
 use super::scratch_area::ScratchArea;
-use super::{Classified, Pid, RecolorError, Wanted, remote};
+use super::wanted::Wanted;
 use crate::color::known::{Page, all_colors};
 use crate::color::tester::Effort;
 use crate::machine::sysfs::Sysfs;
+use crate::process::Pid;
 use crate::sys::memory::page_bytes;
 
 /// Frames that were found in the touched memory.
@@ -21,10 +27,14 @@ pub struct Pool {
     last: Option<(usize, usize)>,
     /// Number of frames that were lacking of the scarcest color before the last draw.
     scarce: usize,
+    /// Number of the first frame of the normal zone; `None` if that is not known.
+    normal_zone: Option<u64>,
     /// Whether the frame that the kernel handed out last is in the normal zone; `None` if that is not known.
     last_in_normal_zone: Option<bool>,
     /// Number of draws that only looked from which zone frames come.
     looks: u32,
+    /// Whether pages of plain memory can be moved to frames of any zone (UFFDIO_MOVE).
+    pub exchanges: bool,
 }
 
 /// A page of the pool whose frame has an allowed color.
@@ -36,6 +46,8 @@ pub struct Slot {
     pub color: usize,
     /// Whether its frame is in the zone from which the kernel takes frames first; `None` if that is not known.
     pub in_normal_zone: Option<bool>,
+    /// A page that gets the frame of the slot, whereas its own frame comes into the slot, for the page that has chosen the slot.
+    pub donor: Option<Donor>,
 }
 
 /// Divisor of the needed memory. The quotient is the first draw, which shows how many frames of the colors come.
@@ -161,12 +173,20 @@ impl Pool {
 
     /// Notes from which zone the kernel takes frames, given the page that was touched last.
     pub fn note_zone(&mut self, last: Page) {
-        self.last_in_normal_zone = in_normal_zone(last, Sysfs::system().normal_zone_start());
+        self.normal_zone = Sysfs::system().normal_zone_start();
+        self.last_in_normal_zone = in_normal_zone(last.1.frame(), self.normal_zone);
     }
 
     /// Whether the kernel would probably refill a page with the frame of `slot`, once the frame is free: it takes frames from one zone.
     fn refills(&self, slot: &Slot) -> bool {
         slot.in_normal_zone.zip(self.last_in_normal_zone).is_none_or(|(frame, last)| frame == last)
+    }
+
+    /// Returns the pages whose frames the kernel would refill other pages with, once these pages are moved to slots whose frames it would not take.
+    fn donors<'c>(&self, classified: &'c Classified) -> impl Iterator<Item = &'c Donor> {
+        let (start, last) = (self.normal_zone, self.last_in_normal_zone.filter(|_| self.exchanges));
+        let donates = move |donor: &&Donor| last.is_some() && in_normal_zone(donor.frame, start) == last;
+        classified.donors.iter().filter(donates)
     }
 
     /// Returns the number of slots of each allowed color.
@@ -228,7 +248,7 @@ impl Pool {
         let scarce = (0..count).map(lacking).max().unwrap_or_default();
         let in_places: usize = of_places.iter().zip(&found).map(|(needed, found)| needed.saturating_sub(*found)).sum();
         let refilled = classified.off_color.iter().filter(|page| page.refilled).count();
-        let refilling = self.slots.iter().filter(|slot| self.refills(slot)).count();
+        let refilling = self.slots.iter().filter(|slot| self.refills(slot)).count() + self.donors(classified).count();
         let of_all = classified.off_color.len().saturating_sub(self.slots.len());
         Lacking { frames: of_all.max(in_places).max(refilled.saturating_sub(refilling)), scarce }
     }
@@ -284,9 +304,9 @@ impl Pool {
         }
         let normal_zone = Sysfs::system().normal_zone_start();
         for page in pages {
-            let in_normal_zone = in_normal_zone(page, normal_zone);
+            let in_normal_zone = in_normal_zone(page.1.frame(), normal_zone);
             if let Some(color) = wanted.allowed(known.of(pid.0, page)) {
-                self.slots.push(Slot { address: page.0, color, in_normal_zone });
+                self.slots.push(Slot { address: page.0, color, in_normal_zone, donor: None });
             }
         }
         self.last = Some((self.slots.len() - before, expected));
@@ -300,76 +320,6 @@ impl Pool {
             page.and_then(|at| wanted.allowed(wanted.known.of(pid.0, pages[at]))) == Some(slot.color)
         });
     }
-
-    /// Chooses a page of the pool for each page off color; `None` where no suitable page is left.
-    ///
-    /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
-    /// color is not much ahead, because neighbors are moved together.
-    ///
-    /// [Refilled](OffColorPage::refilled) pages get frames only of the zone from which the kernel takes frames, and such frames are kept for them.
-    pub fn choose(&self, classified: &mut Classified, wanted: &Wanted) -> Vec<Option<Slot>> {
-        let page = page_bytes() as u64;
-        let count = self.slots.iter().map(|slot| slot.color + 1).max().unwrap_or(0);
-        let refilled = classified.off_color.iter().filter(|page| page.refilled).count();
-        let kept_of_each =
-            if self.slots.iter().all(|slot| self.refills(slot)) { 0 } else { refilled.div_ceil(count.max(1)) };
-        let lists = || vec![Vec::new(); count];
-        let (mut kept, mut refilling, mut others) = (lists(), lists(), lists());
-        let mut is_kept = vec![false; self.slots.len()];
-        // The slots found first are used first.
-        for (at, slot) in self.slots.iter().enumerate().rev() {
-            let refills = self.refills(slot);
-            is_kept[at] = refills && kept[slot.color].len() < kept_of_each;
-            let list = match (is_kept[at], refills) {
-                (true, _) => &mut kept,
-                (false, true) => &mut refilling,
-                (false, false) => &mut others,
-            };
-            list[slot.color].push(at);
-        }
-        let mut taken = vec![false; self.slots.len()];
-        // Between colors that a mapping has equally often, the pages of all mappings decide. Of many small mappings each would begin with the
-        // same color otherwise.
-        let mut everywhere = vec![0; count];
-        for held in classified.held.values() {
-            everywhere.iter_mut().zip(held).for_each(|(sum, pages)| *sum += pages);
-        }
-        let mut chosen = vec![None; classified.off_color.len()];
-        let mut next = usize::MAX;
-        // Pages that may have few colors come first.
-        let (in_places, anywhere): (Vec<usize>, Vec<usize>) =
-            (0..chosen.len()).partition(|at| wanted.place_of(classified.off_color[*at].address).is_some());
-        for page_at in in_places.into_iter().chain(anywhere) {
-            let off_color = &classified.off_color[page_at];
-            let may_have = |color: usize| wanted.may_have(off_color.address, color);
-            let Some(held) = classified.held.get_mut(&off_color.region) else { continue };
-            let most = held.iter().min().map_or(0, |least| least + least / 8);
-            let refills = kept_of_each > 0 && off_color.refilled;
-            let neighbor = next < self.slots.len()
-                && !taken[next]
-                && is_kept[next] == refills
-                && self.slots[next - 1].address + page == self.slots[next].address
-                && held[self.slots[next].color] <= most
-                && may_have(self.slots[next].color);
-            let pop = |lists: &mut [Vec<usize>]| {
-                lists.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
-                let left = (0..count).filter(|color| !lists[*color].is_empty() && may_have(*color));
-                left.min_by_key(|color| (held[*color], everywhere[*color])).and_then(|color| lists[color].pop())
-            };
-            let at = match (neighbor, refills) {
-                (true, _) => Some(next),
-                (false, true) => pop(&mut kept).or_else(|| pop(&mut refilling)),
-                (false, false) => pop(&mut others).or_else(|| pop(&mut refilling)).or_else(|| pop(&mut kept)),
-            };
-            let Some(at) = at else { continue };
-            taken[at] = true;
-            held[self.slots[at].color] += 1;
-            everywhere[self.slots[at].color] += 1;
-            chosen[page_at] = Some(self.slots[at]);
-            next = at + 1;
-        }
-        chosen
-    }
 }
 
 /// Whether the frames of the process, which the kernel handed out not long ago, have the allowed colors about as often as chance would have it.
@@ -380,27 +330,28 @@ fn seem_even(classified: &Classified, wanted: &Wanted) -> bool {
     pages >= SHOWING && 4 * on_color.abs_diff(expected) < expected
 }
 
-/// Whether the frame of `page` is in the zone that begins with the frame `start`; `None` if one of them is not known.
-fn in_normal_zone(page: Page, start: Option<u64>) -> Option<bool> {
-    page.1.frame().zip(start).map(|(frame, start)| frame.0 >= start)
+/// Whether `frame` is in the zone that begins with the frame `start`; `None` if one of them is not known.
+fn in_normal_zone(frame: Option<FrameNumber>, start: Option<u64>) -> Option<bool> {
+    frame.zip(start).map(|(frame, start)| frame.0 >= start)
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::collections::BTreeMap;
 
     use isochrome_model::units::Color;
 
     use super::*;
     use crate::color::known::KnownColors;
-    use crate::recolor::{OffColorPage, Place};
+    use crate::recolor::classified::OffColorPage;
+    use crate::recolor::wanted::Place;
 
-    fn slot(address: u64, color: u64, in_normal_zone: bool) -> Slot {
-        Slot { address, color: color as usize, in_normal_zone: Some(in_normal_zone) }
+    pub fn slot(address: u64, color: u64, in_normal_zone: bool) -> Slot {
+        Slot { address, color: color as usize, in_normal_zone: Some(in_normal_zone), donor: None }
     }
 
     /// Returns what is wanted where pages have no places.
-    fn anywhere(known: &KnownColors) -> Wanted<'_> {
+    pub fn anywhere(known: &KnownColors) -> Wanted<'_> {
         const FIRST: [Color; 4] = [Color(0), Color(1), Color(2), Color(3)];
         Wanted { known, colors: &FIRST, spread: true, anew: false, reserve: None, places: &[] }
     }
@@ -531,48 +482,5 @@ mod tests {
         // However much is needed, not more is touched before it was seen what comes.
         let (drawn, needed) = first_draw(share << 20, (16 - share) << 20);
         assert!(drawn <= needed / 4, "{drawn} of {needed}");
-    }
-
-    #[test]
-    fn pages_of_many_small_mappings_get_different_colors() {
-        let page = page_bytes() as u64;
-        // No slot has a neighbor, and each of 32 mappings has one page.
-        let found = (0..64).map(|n| slot(2 * n * page, n % 8, true));
-        let pool = Pool { slots: found.collect(), ..Pool::default() };
-        let mut classified = Classified {
-            off_color: (0..32)
-                .map(|n| OffColorPage { region: n, address: 2 * n as u64 * page, refilled: false })
-                .collect(),
-            held: (0..32).map(|n| (n, vec![0; 8])).collect(),
-            ..Classified::default()
-        };
-        let mut of_color = [0; 8];
-        let known = KnownColors::of_bits(16);
-        let chosen = pool.choose(&mut classified, &anywhere(&known));
-        chosen.iter().flatten().for_each(|slot| of_color[slot.color] += 1);
-        assert_eq!(of_color, [4; 8]);
-    }
-
-    #[test]
-    fn neighbors_of_the_pool_are_used_together_and_colors_evenly() {
-        let page = page_bytes() as u64;
-        // Of 16 colors the first four are allowed. The frame of page 33 is missing, which interrupts a run of neighbors.
-        let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| slot(n * page, n % 16, true));
-        let pool = Pool { slots: found.collect(), ..Pool::default() };
-        let off_color = |n| OffColorPage { region: 0, address: n * page, refilled: false };
-        let mut classified = Classified {
-            off_color: (0..64).map(off_color).collect(),
-            held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
-            ..Classified::default()
-        };
-        let known = KnownColors::of_bits(16);
-        let chosen = pool.choose(&mut classified, &anywhere(&known));
-        let chosen: Vec<u64> = chosen.iter().flatten().map(|slot| slot.address).collect();
-        let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
-        assert_eq!((chosen.len(), distinct.len()), (64, 64));
-        let runs = 1 + chosen.windows(2).filter(|pair| pair[0] + page != pair[1]).count();
-        assert!(runs <= 24, "{runs} runs where at best there are 16");
-        // 65 pages in four colors.
-        assert!(classified.held[&0].iter().all(|pages| (14..=18).contains(pages)), "{:?}", classified.held);
     }
 }
