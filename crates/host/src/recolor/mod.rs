@@ -161,14 +161,13 @@ struct Classified {
     held: BTreeMap<usize, Vec<usize>>,
 }
 
-/// Classifies every resident page. Pages for which `pinned` holds are never moved; pages with the frame `zero` are left out.
+/// Classifies every resident page. Pages with the frame `zero` are left out.
 fn classify(
     pid: Pid,
     regions: &[Region],
     map: &PageMap,
     wanted: &Wanted,
     zero: Option<FrameNumber>,
-    pinned: &dyn Fn(u64) -> bool,
 ) -> Result<Classified, RecolorError> {
     let mut classified = Classified::default();
     // The vsyscall page lies outside of user space and has no entry.
@@ -194,7 +193,7 @@ fn classify(
                 report.on_color += 1;
                 classified.on_color.push(page);
                 held[color] += 1;
-            } else if let Some(why) = region.immovable.or(pinned(page).then_some("holds what isochrome works with")) {
+            } else if let Some(why) = region.immovable.or(is_merged(region, entry).then_some(MERGED)) {
                 report.leave(why);
             } else {
                 report.moved += 1;
@@ -215,6 +214,14 @@ fn classify(
     Ok(classified)
 }
 
+/// Why a page is not moved that the kernel has merged with equal pages: it would merge them again.
+const MERGED: &str = "is merged with equal pages";
+
+/// Whether the kernel has merged a page of `region` with equal pages (KSM).
+fn is_merged(region: &Region, entry: PageEntry) -> bool {
+    region.mergeable && !entry.of_file() && entry.shares_its_frame()
+}
+
 /// Returns what [`recolor`] would do to `pid`, without stopping or changing the process.
 pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
     inspect_pages(pid, &pid.regions()?, wanted).map(|(report, _)| report)
@@ -222,7 +229,7 @@ pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
 
 /// Does the same as [`inspect`] for the mappings `regions`, and also returns the pages, classified by color.
 fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Classified), RecolorError> {
-    let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
+    let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame())?;
     let regions = classified.reports.clone();
     let threads = pid.threads()?.len();
     Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, classified))
