@@ -20,6 +20,7 @@ mod hold;
 mod knowledge;
 pub mod lock;
 mod mover;
+mod near;
 mod page_map;
 mod pool;
 mod remote;
@@ -51,6 +52,7 @@ pub use error::RecolorError;
 use exclusive::ExclusiveLock;
 use hold::{Hold, Journal, Patience, Whom};
 pub use hold::{release_stragglers, repair};
+use near::Near;
 use page_map::PageMap;
 use pool::{Needs, Pool, Slot};
 use scratch_area::ScratchArea;
@@ -268,6 +270,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if before.moved() == 0 {
         return Ok(before);
     }
+    let _near = Near::to(pid);
     let most = limits.part.map_or(usize::MAX, |part| part.pages);
     let later = classified.off_color.split_off(most.min(classified.off_color.len()));
     let doubtful = if wanted.known.has_unchecked_palette() { classified.on_color.len() } else { 0 };
