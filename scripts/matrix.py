@@ -3,6 +3,7 @@
 
     scripts/matrix.py --list
     scripts/matrix.py --only '6.1*' --check recolor
+    scripts/matrix.py --only 6.1,6.12 --check exec,recolor
     scripts/matrix.py --only 'arm64*'
 
 The programs are those that cargo has built for each architecture, linked statically. Prints a Markdown table: a line for each machine, with what passed and failed in it. Files of each machine are kept in target/emulated, in a folder
@@ -10,14 +11,13 @@ of its name. Exit code: 0 all passed, 1 a machine could not be run, 2 a check fa
 """
 
 import argparse
-import fnmatch
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from emulated import HERE, TARGET
+from emulated import HERE, TARGET, matches
 
 # What a machine has, and why it is here. The image has the same packages everywhere; the kernel is Debian's.
 ARM = ["--architecture=aarch64"]
@@ -27,8 +27,8 @@ MACHINES = {
     "6.12": ([], "UFFDIO_MOVE"),
     "6.12-rt": (["--kernel=linux-image-rt-amd64"], "PREEMPT_RT"),
     "6.12-numa": (
-        ["--cpus=8", "--nodes=2", "--append=transparent_hugepage=always numa_balancing=enable"],
-        "8 CPUs, two nodes of memory, huge pages wherever possible, NUMA balancing: what moves pages behind our back",
+        ["--cpus=8", "--nodes=2", "--append=transparent_hugepage=always numa_balancing=enable movablecore=1G"],
+        "8 CPUs, two nodes of memory, huge pages wherever possible, NUMA balancing, memory that can be taken offline: what moves pages behind our back",
     ),
     "arm64-6.1": ([*ARM, "--processor=cortex-a53", "--kernel-suite=bookworm"], "Cortex-A53, without UFFDIO_MOVE"),
     "arm64-6.12": ([*ARM, "--processor=cortex-a72"], "Cortex-A72, which lacks the atomic instructions of Armv8.1"),
@@ -49,11 +49,11 @@ def programs(target, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, default=TARGET, help="folder of what cargo has built")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="run machines whose name matches")
-    parser.add_argument("--check", default="*", metavar="PATTERN", help="run checks whose name matches")
+    parser.add_argument("--only", default="*", metavar="PATTERNS", help="run machines whose name matches one of these")
+    parser.add_argument("--check", default="*", metavar="PATTERNS", help="run checks whose name matches one of these")
     parser.add_argument("--list", action="store_true", help="show the machines")
     options = parser.parse_args()
-    machines = {name: machine for name, machine in MACHINES.items() if fnmatch.fnmatch(name, options.only)}
+    machines = {name: machine for name, machine in MACHINES.items() if matches(name, options.only)}
     if options.list:
         print("".join(f"{name:14} {why}\n" for name, (_, why) in machines.items()), end="")
         return 0

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 COLORS = 16
@@ -72,15 +73,21 @@ def listed(text):
     return numbers
 
 
-def is_zero(flags, frame):
-    """Whether a frame is one of those that hold zeros for everybody. The kernel maps them for pages that were read and never written and, since
-    Linux 6.12, for pages of a huge page that held only zeros when it was split. No recoloring moves them."""
-    return int.from_bytes(os.pread(flags, 8, 8 * frame), "little") >> ZERO_PAGE & 1
+def is_shared(flags, counts, frame):
+    """Whether several pages have this frame: it is a frame of zeros, or mapped more than once. The flag for merged pages is of no use: Linux 6.12 sets it for all anonymous pages."""
+    bits, count = (int.from_bytes(os.pread(file, 8, 8 * frame), "little") for file in (flags, counts))
+    return bits >> ZERO_PAGE & 1 == 1 or count > 1
 
 
-def mappings(pid):
-    """The frames of a process's anonymous pages by mapping, by the kernel's own files: what the server says of itself is not believed."""
-    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb") as pagemap, open("/proc/kpageflags", "rb", buffering=0) as flags:
+def frames_of_mappings(pid):
+    """The frames of a process's anonymous pages by mapping, by the kernel's own files: what the server says of itself is not believed.
+
+    Frames that several pages share are left out, because no recoloring moves such pages: frames that hold zeros, which the kernel maps for pages that were read and never written and,
+    since Linux 6.12, for pages of a huge page that held only zeros when it was split; and those of equal pages that it has merged.
+    """
+    with ExitStack() as opened:
+        maps, pagemap = opened.enter_context(open(f"/proc/{pid}/maps")), opened.enter_context(open(f"/proc/{pid}/pagemap", "rb"))
+        kernel = [opened.enter_context(open(f"/proc/{name}", "rb", buffering=0)).fileno() for name in ("kpageflags", "kpagecount")]
         for line in maps:
             fields = line.split()
             if len(fields) > 5 and fields[5] != "[heap]":
@@ -90,12 +97,17 @@ def mappings(pid):
             read = pagemap.read((end - begin) // PAGE * 8)
             entries = [int.from_bytes(read[at : at + 8], "little") for at in range(0, len(read), 8)]
             frames = (entry & FRAME for entry in entries if entry >> 63)
-            yield " ".join(fields[:2] + fields[5:]), [frame for frame in frames if frame and not is_zero(flags.fileno(), frame)]
+            yield " ".join(fields[:2] + fields[5:]), [frame for frame in frames if frame and not is_shared(*kernel, frame)]
+
+
+def frames_of(pid):
+    """The frames of all these mappings."""
+    return [frame for _, frames in frames_of_mappings(pid) for frame in frames]
 
 
 def share(pid, allowed):
     """Share of a process's anonymous pages whose color is in a list."""
-    found = [frame for _, frames in mappings(pid) for frame in frames]
+    found = frames_of(pid)
     wanted = listed(allowed)
     return sum(frame % COLORS in wanted for frame in found) / len(found) if found else 0.0
 
@@ -103,5 +115,5 @@ def share(pid, allowed):
 def off_color(pid, allowed):
     """The mappings of a process with anonymous pages whose color is not in a list: a line for each, with how many of how many."""
     wanted = listed(allowed)
-    off = ((name, sum(frame % COLORS not in wanted for frame in frames), len(frames)) for name, frames in mappings(pid))
+    off = ((name, sum(frame % COLORS not in wanted for frame in frames), len(frames)) for name, frames in frames_of_mappings(pid))
     return "\n".join(f"{name}: {count} of {pages} pages off color" for name, count, pages in off if count)

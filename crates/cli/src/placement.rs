@@ -37,6 +37,9 @@ pub fn line(report: &PlacementReport) -> String {
     }
     if report.tally.drifted > 0 {
         let _ = write!(line, ", {} pages had drifted", report.tally.drifted);
+        if !report.movers.is_empty() {
+            let _ = write!(line, " (what may move pages here: {})", report.movers.join(", "));
+        }
     }
     if let Some(expected) = report.expected {
         let _ = write!(

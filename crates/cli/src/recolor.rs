@@ -81,7 +81,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         verified,
         seconds_to_colors: Some(begin.elapsed().as_secs_f64()),
         numbers: coloring.numbers().cloned(),
-        ..PlacementReport::of(Event::OnColors, pid.0, watch.tally())
+        ..PlacementReport::of(Event::OnColors, pid.0, watch.tally()).with_movers()
     };
     let nothing = placement.tally.on_color == 0 && placement.tally.resident > 0;
     show(options, placement, &report)?;

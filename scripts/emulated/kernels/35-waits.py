@@ -21,9 +21,12 @@ from checks import GIVEN, HURRIED
 from shared import HERE, require, until
 
 random.seed(1)
+# Least numbers of signals and of recolorings. Where a recoloring takes long, more signals are sent.
 SIGNALS, SLEEP_S, MOVED_MIN = 60, 15, 5
 # For how long a signal may have been delivered without the end of the wait before it counts as missed, and how long its delivery may take, in s.
 MISSED_S, LIMIT_S = 20, 120
+# Longest time for the signals to one program, in s.
+PHASE_S = 400
 # What pause(2) and sigsuspend(2) call: `pause` and `rt_sigsuspend` on x86-64, `ppoll` and `rt_sigsuspend` on arm64, which has no `pause`.
 WAITS = ("34", "130", "73", "133")
 SIGNIFICANCE = 1e-3
@@ -57,11 +60,11 @@ class Waiter:
         count = self.folder / "stops"
         stopper = subprocess.Popen(["/usr/bin/python3", str(HERE / "stopper.py"), str(self.process.pid), str(count)])
         while not self.ended and stopper.poll() is None:
+            self.moved = int(count.read_text()) if count.exists() else 0
             time.sleep(0.1)
         stopper.terminate()
         stopper.wait()
         require_quietly(self.ended and stopper.returncode == 0, "the program was stopped until the end")
-        self.moved = int(count.read_text())
 
     def call(self):
         """The number of the system call that the program is blocked in, if it is in one and not stopped."""
@@ -69,18 +72,21 @@ class Waiter:
         return None if stopped else Path(f"/proc/{self.process.pid}/syscall").read_text().split()[0]
 
     def missed(self, what):
-        """How many of the signals that come while the program waits do not end its wait."""
-        missed = 0
-        for _ in range(SIGNALS):
+        """How many of the signals that come while the program waits do not end its wait, and how many come."""
+        missed = sent = 0
+        begin = time.monotonic()
+        while sent < SIGNALS or self.moved < MOVED_MIN:
+            require_quietly(time.monotonic() - begin < PHASE_S, f"{sent} signals are sent and the program is moved {self.moved} times in {PHASE_S} s")
             # A signal that comes before the program waits would not end its wait anywhere.
-            begin = time.monotonic()
+            until_waits = time.monotonic() + LIMIT_S
             while self.call() not in WAITS:
-                require_quietly(self.process.poll() is None and time.monotonic() - begin < LIMIT_S, "the program waits")
+                require_quietly(self.process.poll() is None and time.monotonic() < until_waits, "the program waits")
                 time.sleep(0.001)
             time.sleep(random.uniform(0, 0.3))
             missed += not self.ends_by_a_signal()
-        print(f"{what}: {missed} of {SIGNALS} signals have not ended the wait", flush=True)
-        return missed
+            sent += 1
+        print(f"{what.format(self.moved)}: {missed} of {sent} signals have not ended the wait", flush=True)
+        return missed, sent
 
     def ends_by_a_signal(self):
         before, begin = self.report.read_text(), time.monotonic()
@@ -112,10 +118,11 @@ class Waiter:
 
 
 def more_often(few, many):
-    """Probability that at least `many` of `SIGNALS` signals are missed where another `SIGNALS` missed `few`, if both miss them as often (the exact test of Fisher)."""
-    total = few + many
-    chances = [math.comb(SIGNALS, count) * math.comb(SIGNALS, total - count) for count in range(total + 1)]
-    return sum(chances[many:]) / sum(chances)
+    """Probability that at least as many signals are missed as in `many`, a pair (missed, sent), if signals are missed as often as in `few` (the exact test of Fisher)."""
+    (missed_few, sent_few), (missed_many, sent_many) = few, many
+    total = missed_few + missed_many
+    chances = [math.comb(sent_many, count) * math.comb(sent_few, total - count) for count in range(total + 1)]
+    return sum(chances[missed_many:]) / sum(chances)
 
 
 with Waiter("sleep", str(SLEEP_S)) as waiter:
@@ -125,13 +132,11 @@ with Waiter("sleep", str(SLEEP_S)) as waiter:
     require(status == "0" and float(took) >= SLEEP_S, "it was not broken off")
     require(float(took) < SLEEP_S + 5, "it did not begin anew")
 with Waiter("suspended") as waiter:
-    missed = waiter.missed("recolored, the signal blocked but for the waits")
-require(waiter.moved >= MOVED_MIN, f"moved often enough, {waiter.moved} times")
+    missed, _ = waiter.missed("recolored {} times, the signal blocked but for the waits")
 require(missed == 0, "a signal that is blocked but for the waits is never missed")
 with Waiter("signals", only_stopped=True) as waiter:
-    control = waiter.missed("only stopped")
+    control = waiter.missed("only stopped, {} times")
 require(waiter.moved >= SIGNALS, f"stopped often enough, {waiter.moved} times")
 with Waiter("signals") as waiter:
-    missed = waiter.missed("recolored")
-require(waiter.moved >= MOVED_MIN, f"moved often enough, {waiter.moved} times")
+    missed = waiter.missed("recolored {} times")
 require(more_often(control, missed) >= SIGNIFICANCE, "recolored, it does not miss significantly more signals than stopped only")

@@ -5,11 +5,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shared import HERE, document, off_color, rounds, share, until
+from shared import HERE, document, off_color, require, rounds, share, until
 
 # There are no caches, so colors are bits of the frame number, and cannot be tested; a pause of the usual length would move a page or two.
 GIVEN = ["--palette", "/etc/isochrome/bits.json", "--trust-palette"]
 HURRIED = ["--max-pause", "2s"]
+# The colors of the programs whose pages the kernel moves.
+COLORS = "0-3"
+
+
+def write(path, text):
+    """Sets a setting of the kernel, or gives it a command."""
+    Path(path).write_text(f"{text}\n")
 
 
 def migrated():
@@ -27,8 +34,9 @@ class Holder:
         # In its first rounds it gets more memory, which a recoloring that has looked before leaves where it is.
         until("the program has checked its memory three times", 120, lambda: self.rounds() >= 3)
         self.pid = self.process.pid
-        if by:
-            self.pid = int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
+        # What starts the program, such as `isochrome exec`, is its parent, or has become the program.
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        self.pid = int(children[0]) if children else self.pid
 
     def __enter__(self):
         return self
@@ -54,11 +62,38 @@ class Holder:
         return share(self.pid, colors) >= 0.99
 
     def recolored(self, colors, *more):
-        """Moves its pages; returns the report."""
+        """Moves its pages. Returns the report, with the share of them that is on color just afterwards by the kernel's own files: NUMA balancing may move them again soon."""
         before = migrated()
         report = document("isochrome", "recolor", str(self.pid), "--colors", colors, "--json", *GIVEN, *HURRIED, *more)
-        seen = f"{100 * share(self.pid, colors):.1f} % on color by the kernel, {report['off_color']} pages off by the report"
+        report["share"] = share(self.pid, colors)
         off = off_color(self.pid, colors)
+        seen = f"{100 * report['share']:.1f} % on color by the kernel, {report['off_color']} pages off by the report"
         moved = f"{migrated() - before} pages of all programs moved by the kernel"
         print(f"recolor to {colors}: {seen}; {moved}; immovable: {report['immovable']}", off, sep="\n", flush=True)
         return report
+
+    def arrives(self, colors):
+        """Moves its pages, of which 99 % have to be on color afterwards."""
+        require(self.recolored(colors)["share"] >= 0.99, f"recolored, it is on colors {colors}")
+
+
+class Kept(Holder):
+    """A holder that `isochrome exec` keeps on colors 0 to 3."""
+
+    def __init__(self, by=(), **options):
+        super().__init__(by=[*by, "isochrome", "exec", "--colors", COLORS, "-o", "/run/kept.json", *GIVEN, *HURRIED], **options)
+
+    def settles(self, when):
+        """Waits until 99 % of its pages are on its colors again, by the kernel's own files, and its contents are right."""
+        until(f"exec: {when}, it is on its colors", 120, lambda: self.rounds() and self.is_on(COLORS), lambda: off_color(self.pid, COLORS))
+        self.works()
+
+
+class Moved(Holder):
+    """A holder that `isochrome recolor` moves to colors 0 to 3."""
+
+    def settles(self, when):
+        """Moves its pages to its colors, where 99 % of them have to be by the kernel's own files, with their contents."""
+        print(f"recolor: {when}")
+        self.arrives(COLORS)
+        self.works()

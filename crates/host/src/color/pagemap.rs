@@ -11,9 +11,10 @@ use isochrome_model::units::FrameNumber;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::scan;
 
-/// Bits 0 to 54 of a pagemap entry, which are the frame number. Bit 61 is set if the page belongs to a file or is shared, and bit 63 if it
-/// is present. [Linux, Documentation/admin-guide/mm/pagemap.rst]
+/// Bits 0 to 54 of a pagemap entry, which are the frame number. Bit 56 is set if the frame is mapped once, bit 61 if the page belongs to a
+/// file or is shared, and bit 63 if it is present. [Linux, Documentation/admin-guide/mm/pagemap.rst]
 const FRAME_BITS: u64 = (1 << 55) - 1;
+const MAPPED_ONCE: u64 = 1 << 56;
 const FILE_OR_SHARED: u64 = 1 << 61;
 const PRESENT: u64 = 1 << 63;
 
@@ -40,6 +41,11 @@ impl PageEntry {
     #[cfg(test)]
     pub fn of_frame(frame: FrameNumber) -> PageEntry {
         PageEntry(PRESENT | frame.0)
+    }
+
+    /// Whether other pages have the frame of this page as well.
+    pub fn shares_its_frame(self) -> bool {
+        self.is_resident() && self.0 & MAPPED_ONCE == 0
     }
 
     /// Whether the page belongs to a file or to shared memory, and is not a private copy.

@@ -16,8 +16,6 @@ use super::{ATTEMPTS, Coloring};
 use crate::color::ledger::Owner;
 use crate::color::reference::Numbers;
 use crate::color::verified::Verified;
-use crate::doctor::{self, Status};
-use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
 use crate::recolor::watch::{Watch, family};
 use crate::recolor::{self, RecolorError};
@@ -190,9 +188,8 @@ impl<'a> Keeper<'a> {
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(GLANCE),
             }
         };
-        let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
-        let movers = movers.map(|mover| mover.name).collect();
-        (end, PlacementReport { movers, errors: self.errors, ..self.report.later(Event::End, self.watch.tally()) })
+        let report = self.report.later(Event::End, self.watch.tally()).with_movers();
+        (end, PlacementReport { errors: self.errors, ..report })
     }
 
     /// Does the next step: finds colors, waits until the program is ready, or moves its pages.

@@ -6,6 +6,8 @@ use serde::Serialize;
 use super::Coloring;
 use crate::color::reference::Numbers;
 use crate::color::verified::Verified;
+use crate::doctor::{self, Status};
+use crate::machine::sysfs::Sysfs;
 use crate::recolor::Report;
 use crate::recolor::watch::Tally;
 use crate::sys::memory::page_bytes;
@@ -89,6 +91,12 @@ impl PlacementReport {
             movers: Vec::new(),
             errors: Vec::new(),
         }
+    }
+
+    /// Returns this report with the mechanisms that may move pages to other colors on this machine.
+    pub fn with_movers(self) -> PlacementReport {
+        let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
+        PlacementReport { movers: movers.map(|mover| mover.name).collect(), ..self }
     }
 
     /// Returns a later report on the same process, with a new `event` and `tally`. Everything else is kept.

@@ -29,6 +29,8 @@ pub struct Region {
     pub locked: bool,
     /// Whether part of the mapping is in huge pages.
     pub huge: bool,
+    /// Whether the kernel may merge the pages of the mapping with equal pages (KSM).
+    pub mergeable: bool,
     /// Why the pages of the mapping must not be moved; `None` if they may be.
     pub immovable: Option<&'static str>,
 }
@@ -110,6 +112,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
                 "VmFlags" => {
                     for flag in words {
                         region.locked |= flag == "lo";
+                        region.mergeable |= flag == "mg";
                         region.immovable = match immovable_by(flag) {
                             Some(why @ (DEVICE | HUGE)) if region.immovable == Some(SHARED) => Some(why),
                             found => region.immovable.or(found),
@@ -146,6 +149,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             resident: Bytes(0),
             locked: false,
             huge: false,
+            mergeable: false,
             immovable: immovable.or(shared.then_some(SHARED)),
         });
     }
@@ -282,7 +286,7 @@ mod tests {
 55f4c3a00000-55f4c3a21000 rw-p 00000000 00:00 0                          [heap]
 Size:                132 kB
 Rss:                 100 kB
-VmFlags: rd wr mr mw me ac lo sd
+VmFlags: rd wr mr mw me ac lo sd mg
 7f2b3c000000-7f2b3c001000 r-xp 00001000 fe:00 1234                       /usr/lib/a library.so (deleted)
 Rss:                   4 kB
 ProtectionKey:         0
@@ -313,6 +317,7 @@ VmFlags: rd mr pf io de dd
         let heap = &regions[0];
         assert_eq!((heap.start, heap.end, heap.resident), (0x55f4_c3a0_0000, 0x55f4_c3a2_1000, Bytes(100 << 10)));
         assert!(heap.locked && !heap.of_file && heap.immovable.is_none() && heap.protection.bits() == 3);
+        assert!(heap.mergeable && !regions[1].mergeable);
         assert_eq!(regions[1].name, "/usr/lib/a library.so (deleted)");
         assert_eq!(
             regions.iter().map(Region::permissions).collect::<Vec<_>>(),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::error::RecolorError;
 use super::page_map::PageMap;
 use super::wanted::Wanted;
+use crate::color::pagemap::PageEntry;
 use crate::process::{Pid, Region};
 
 /// The resident pages of one mapping, counted by what a recoloring did or would do with them.
@@ -80,14 +81,21 @@ pub struct Classified {
     pub held: BTreeMap<usize, Vec<usize>>,
 }
 
-/// Classifies every resident page. Pages for which `pinned` holds are never moved; pages with the frame `zero` are left out.
+/// Why a page is not moved that the kernel has merged with equal pages: it would merge them again.
+const MERGED: &str = "is merged with equal pages";
+
+/// Whether the kernel has merged a page of `region` with equal pages (KSM).
+fn is_merged(region: &Region, entry: PageEntry) -> bool {
+    region.mergeable && !entry.of_file() && entry.shares_its_frame()
+}
+
+/// Classifies every resident page. Pages with the frame `zero` are left out.
 pub fn classify(
     pid: Pid,
     regions: &[Region],
     map: &PageMap,
     wanted: &Wanted,
     zero: Option<FrameNumber>,
-    pinned: &dyn Fn(u64) -> bool,
 ) -> Result<Classified, RecolorError> {
     let mut classified = Classified::default();
     // The vsyscall page lies outside of user space and has no entry.
@@ -113,10 +121,10 @@ pub fn classify(
                 report.on_color += 1;
                 classified.on_color.push(page);
                 held[color] += 1;
-                if region.immovable.is_none() && region.is_plain_memory() && !pinned(page) {
+                if region.immovable.is_none() && region.is_plain_memory() && !is_merged(region, entry) {
                     classified.donors.push(Donor { region: number, address: page, color, frame: entry.frame() });
                 }
-            } else if let Some(why) = region.immovable.or(pinned(page).then_some("holds what isochrome works with")) {
+            } else if let Some(why) = region.immovable.or(is_merged(region, entry).then_some(MERGED)) {
                 report.leave(why);
             } else {
                 report.moved += 1;

@@ -146,7 +146,7 @@ pub enum RecolorError {
     },
     /// A system call on the process's behalf failed.
     #[error(
-        "process {pid} cannot {action}: {source}\n  hint: its limits (`prlimit --pid {pid}`) or vm.max_map_count may be too low; nothing was moved"
+        "process {pid} cannot {action}: {source}\n  hint: its limits (`prlimit --pid {pid}`), vm.max_map_count or, with vm.overcommit_memory 2, CommitLimit in /proc/meminfo may be too low; nothing was moved"
     )]
     Refused {
         /// The process.

@@ -21,6 +21,7 @@ mod hold;
 mod knowledge;
 pub mod lock;
 mod mover;
+mod near;
 mod page_map;
 mod pool;
 mod remote;
@@ -53,6 +54,7 @@ pub use error::RecolorError;
 use exclusive::ExclusiveLock;
 use hold::{Hold, Journal, Patience, Whom};
 pub use hold::{release_stragglers, repair};
+use near::Near;
 use pool::{Needs, Pool, Slot};
 use scratch_area::ScratchArea;
 pub use wanted::{Limits, MAX_PAUSE, Part, Place, Wanted};
@@ -113,7 +115,7 @@ pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
 
 /// Does the same as [`inspect`] for the mappings `regions`, and also returns the pages, classified by color.
 fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Classified), RecolorError> {
-    let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
+    let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame())?;
     let regions = classified.reports.clone();
     let threads = pid.threads()?.len();
     Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, classified))
@@ -152,6 +154,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if before.moved() == 0 {
         return Ok(before);
     }
+    let _near = Near::to(pid);
     let most = limits.part.map_or(usize::MAX, |part| part.pages);
     let later = classified.off_color.split_off(most.min(classified.off_color.len()));
     let doubtful = if wanted.known.has_unchecked_palette() { classified.on_color.len() } else { 0 };

@@ -215,8 +215,11 @@ impl<'a> ScratchArea<'a> {
         hold.must("unlock memory", libc::SYS_munlock, rest)?;
         let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         hold.must("make memory writable", libc::SYS_mprotect, [table, end - table, writable, 0, 0, 0])?;
-        // Kernels without huge pages refuse, and need no such advice.
-        hold.call(libc::SYS_madvise, [table, end - table, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0])?.ok();
+        // Kernels without huge pages, or without merging of equal pages, refuse and need no such advice. A process may have all of its
+        // memory merged (PR_SET_MEMORY_MERGE, Linux 6.4), and what was only touched is equal.
+        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_UNMERGEABLE] {
+            hold.call(libc::SYS_madvise, [table, end - table, advice as u64, 0, 0, 0])?.ok();
+        }
         if let Some(reference) = self.reference {
             self.map_reference(hold, reference)?;
         }

@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""Programs have huge pages wherever possible, and the kernel moves pages to make room for more: they are put on color again, and contents stay."""
+# Takes at most 600 s.
+
+from pathlib import Path
+
+from checks import COLORS, Kept, Moved, migrated, write
+from shared import require, share
+
+HUGE = Path("/sys/kernel/mm/transparent_hugepage")
+
+
+def huge(holder):
+    """Size of a program's huge pages, in KiB."""
+    rollup = Path(f"/proc/{holder.pid}/smaps_rollup").read_text()
+    return int(next(line.split()[1] for line in rollup.splitlines() if line.startswith("AnonHugePages:")))
+
+
+before = {name: (HUGE / name).read_text() for name in ("enabled", "defrag")}
+for name in before:
+    write(HUGE / name, "always")
+write(HUGE / "khugepaged/scan_sleep_millisecs", 100)
+write(HUGE / "khugepaged/alloc_sleep_millisecs", 100)
+for kind in (Moved, Kept):
+    with kind(mebibytes=16) as holder:
+        if kind is Moved:
+            require(huge(holder) >= 4096, f"{huge(holder)} KiB of it are in huge pages")
+        holder.settles("where huge pages are always made")
+        require(huge(holder) == 0, "it has no huge pages any more")
+        for _ in range(3):
+            moved = migrated()
+            write("/proc/sys/vm/compact_memory", 1)
+            print(f"{migrated() - moved} pages of all programs were moved by compaction; {100 * share(holder.pid, COLORS):.1f} % of this one's are on color")
+            holder.settles("after memory was compacted")
+        require(huge(holder) == 0, "it still has no huge pages")
+for name, text in before.items():
+    write(HUGE / name, text.split("[")[1].split("]")[0])
