@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     if let Ok(evidence) = Evidence::read(text) {
         assert!(!isochrome_report::html(&evidence).contains("<script"));
-        isochrome_report::text::table(&evidence);
+        isochrome_report::text::table(&evidence, 80);
         isochrome_report::markdown(&evidence);
     }
 });

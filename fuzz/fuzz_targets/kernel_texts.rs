@@ -6,6 +6,7 @@ use std::path::Path;
 use isochrome_host::machine::sysfs::Processor;
 use isochrome_host::partition::resctrl::Schemata;
 use isochrome_host::process::{regions_of, status_of};
+use isochrome_host::sys::trace::BlockedCall;
 use isochrome_model::units::parse_list;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
@@ -17,6 +18,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     }
     Processor::from_cpuinfo(text);
     status_of(text, "State");
+    BlockedCall::parse(text);
     let _ = Schemata::parse(text, Path::new("schemata"));
     let _ = parse_list(text, 64);
 });

@@ -1,6 +1,6 @@
 //! No bytes in the files that isochrome keeps for a boot make it panic: ledger and saved palettes. A ledger that is read can be written and read again.
 //!
-//! The first byte says which file the rest of the input is.
+//! The first byte says which file the rest of the input is. `BOOT` stands for this boot, so that the input is not taken for one of an earlier boot.
 #![no_main]
 
 use std::fs;
@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use isochrome_host::color::ledger::{self, Ledger, Owner};
 use isochrome_host::color::saved::{self, Boot};
+use isochrome_host::runtime;
 use isochrome_model::palette::Palette;
 use libfuzzer_sys::fuzz_target;
 
@@ -24,7 +25,8 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((which, bytes)) = bytes.split_first() else { return };
     match which % 3 {
         0 => {
-            fs::write(FOLDER.join("ledger.json"), bytes).expect("a file can be written");
+            let text = String::from_utf8_lossy(bytes).replace("BOOT", &runtime::boot_id());
+            fs::write(FOLDER.join("ledger.json"), text).expect("a file can be written");
             if let Ok(mut ledger) = Ledger::open(&FOLDER) {
                 let before = ledger.grants().len();
                 ledger.release(&Owner::of(std::process::id()).expect("this process lives")).expect("it can be written");

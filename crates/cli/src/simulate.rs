@@ -114,7 +114,11 @@ fn resolve(machine: &ModeledMachine) -> Result<MachineModel> {
 pub fn named_machine(name: &str) -> Result<MachineModel> {
     match MachineModel::named(name) {
         Some(described) => Ok(described),
-        None if Path::new(name).exists() => files::read_json(Path::new(name), MACHINE_MODEL_SCHEMA),
+        None if Path::new(name).exists() => {
+            let described: MachineModel = files::read_json(Path::new(name), MACHINE_MODEL_SCHEMA)?;
+            described.check().with_context(|| name.to_owned())?;
+            Ok(described)
+        }
         None => bail!(
             "{name}: no such machine and no such file\n  hint: `isochrome simulate machines` lists them: {}",
             MachineModel::names().collect::<Vec<_>>().join(", ")

@@ -36,6 +36,12 @@ impl Geometry {
         Bytes(self.set_count * u64::from(self.ways) * self.line_bytes.0)
     }
 
+    /// Returns the size of the cache; `None` if it is zero or has no number, as in a file that was edited.
+    pub fn checked_bytes(&self) -> Option<Bytes> {
+        let set_bytes = u64::from(self.ways).checked_mul(self.line_bytes.0)?;
+        self.set_count.checked_mul(set_bytes).filter(|bytes| *bytes > 0).map(Bytes)
+    }
+
     /// Returns the number of page colors: `sets x line / page`, at least 1. [Kim2013, §2.2]
     ///
     /// For a sliced cache give the sets of one slice, because the slice hash is independent of the set index. [Kim2013, §5.1]

@@ -69,6 +69,15 @@ fn samples_that_were_cut_are_refused() {
 }
 
 #[test]
+fn samples_of_a_cache_without_a_size_are_refused() {
+    for (set_count, page_bytes) in [(0, 4096), (1 << 60, 4096), (1024, 0)] {
+        let mut samples = clean(&hidden(20, 16, 1), 16);
+        (samples.geometry.set_count, samples.page_bytes.0) = (set_count, page_bytes);
+        assert!(samples.check().is_err(), "{set_count} sets, pages of {page_bytes} bytes");
+    }
+}
+
+#[test]
 fn frame_bits_that_two_groups_contradict_are_a_doubt_and_no_panic() {
     let mut samples = clean(&[(Some(15), 15), (Some(3), 3)], 16);
     samples.method = Method::Bits;

@@ -127,7 +127,8 @@ fn affinity(thread: i32) -> Option<Vec<u32>> {
 
 fn set_affinity(thread: i32, cpus: &[u32]) -> io::Result<()> {
     let mut set = CpuSet::new();
-    cpus.iter().for_each(|&cpu| set.set(cpu as usize));
+    // A damaged journal may name others.
+    cpus.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu as usize));
     Ok(sched_setaffinity(ThreadId::from_raw(thread), &set)?)
 }
 
@@ -370,4 +371,17 @@ pub fn restore_left(folder: &Path) -> Option<Restored> {
         tracefs::remove_left();
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_cannot_be_are_refused_by_the_kernel() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        let before = affinity(own).unwrap();
+        assert!(set_affinity(own, &[u32::MAX, 1024]).is_err());
+        assert_eq!(affinity(own).unwrap(), before);
+    }
 }

@@ -7,6 +7,8 @@
 pub mod bpf;
 pub mod cost;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod jobs;
 pub mod open;
 pub mod perf;

@@ -32,12 +32,12 @@ const RING_BYTES: usize = 1 << 22;
 const OWN_RING_BYTES: usize = 1 << 19;
 
 /// Offsets of fields of the tracepoint: name, number and state of the thread that leaves, number of the thread that comes.
-type Layout = [usize; 4];
+pub(super) type Layout = [usize; 4];
 
 /// Returns the time and the event of a record of kind `kind`. [perf_event_open(2), "MMAP layout"]
 ///
 /// `None` for other kinds, and for records that are cut off.
-fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, EventKind)> {
+pub(super) fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, EventKind)> {
     const LOST: u32 = 2;
     const FORK: u32 = 7;
     const SAMPLE: u32 = 9;
@@ -74,7 +74,7 @@ fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, EventKind)> {
 }
 
 /// Does the same as [`parse`] for records of single threads, which have `flags`.
-fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
+pub(super) fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
     const COMM: u32 = 3;
     const EXIT: u32 = 4;
     const SAMPLE: u32 = 9;

@@ -103,7 +103,7 @@ impl Layout {
 /// Passes the time and the bytes of every event in a page of a ring to `each`, and returns the number of events lost before the page.
 ///
 /// The page has a header of 16 bytes: the time of the first event, and the size of the data.
-fn page_events(page: &[u8], mut each: impl FnMut(Ns, &[u8])) -> u64 {
+pub(super) fn page_events(page: &[u8], mut each: impl FnMut(Ns, &[u8])) -> u64 {
     const HEADER: usize = 16;
     const MISSED: u64 = 1 << 31;
     const MISSED_STORED: u64 = 1 << 30;
@@ -129,7 +129,7 @@ fn page_events(page: &[u8], mut each: impl FnMut(Ns, &[u8])) -> u64 {
             PADDING if delta == 0 => break,
             PADDING => at += 4 + next().unwrap_or(u64::from(u32::MAX)) as usize,
             EXTEND => {
-                time += (next().unwrap_or(0) << 27) + delta;
+                time = time.wrapping_add((next().unwrap_or(0) << 27) + delta);
                 at += 8;
             }
             STAMP => {
@@ -137,13 +137,13 @@ fn page_events(page: &[u8], mut each: impl FnMut(Ns, &[u8])) -> u64 {
                 at += 8;
             }
             0 => {
-                time += delta;
+                time = time.wrapping_add(delta);
                 let length = next().unwrap_or(u64::from(u32::MAX)) as usize;
                 each(Ns(time), page.get(at + 8..at + 4 + length).unwrap_or_default());
                 at += 4 + length;
             }
             words => {
-                time += delta;
+                time = time.wrapping_add(delta);
                 let length = 4 * words as usize;
                 each(Ns(time), page.get(at + 4..at + 4 + length).unwrap_or_default());
                 at += 4 + length;
@@ -370,6 +370,8 @@ mod tests {
         for cut in 0..stored.len() {
             page_events(&stored[..cut], |_, _| {});
         }
+        // Times of garbage have no end.
+        page_events(&page(u64::MAX - 1, 24, &[1 | 1 << 5, 0xa, 30 | 1 << 5, 3, 1 | 2 << 5, 0xb]), |_, _| {});
         // Reading garbage must end.
         let garbage: Vec<u8> = (0..4096u32).map(|i| (i * 37 % 251) as u8).collect();
         page_events(&garbage, |_, _| {});

@@ -88,10 +88,10 @@ pub struct Misshapen {
 
 impl Samples {
     /// Checks that every test, the cross table and each of its rows have one entry per group. With [`Method::Bits`] there
-    /// must also be one group per color. The sizes of a page and of a line must not be zero.
+    /// must also be one group per color. The sizes of a page and of a line must not be zero, and the cache must have a size.
     pub fn check(&self) -> Result<(), Misshapen> {
-        if self.page_bytes.0 == 0 || self.geometry.line_bytes.0 == 0 {
-            return Err(Misshapen { what: "a page or a line".to_owned(), found: 0, expected: 1 });
+        if self.page_bytes.0 == 0 || self.geometry.line_bytes.0 == 0 || self.geometry.checked_bytes().is_none() {
+            return Err(Misshapen { what: "a page, a line or a cache".to_owned(), found: 0, expected: 1 });
         }
         let groups = self.groups.len();
         if self.method == Method::Bits {

@@ -131,9 +131,19 @@ impl MachineModel {
         TEXTS.iter().map(|(name, _)| *name)
     }
 
+    /// Checks that pages and levels with these numbers can exist, so that they have colors.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !self.page_bytes.0.is_power_of_two() {
+            let what = format!("{}: a page of {} bytes is not a power of two", self.name, self.page_bytes.0);
+            return Err(ConfigError::Hierarchy { what });
+        }
+        self.levels.iter().try_for_each(|level| level.cache.check())
+    }
+
     /// Creates the caches of `cpus` CPUs: one cache per CPU of every private level, and one of every shared level. If there
     /// are several CPUs, the private caches of CPU i are called `NAME.i`.
     pub fn hierarchy(&self, cpus: u32) -> Result<Hierarchy, ConfigError> {
+        self.check()?;
         let wrong = |what: &str| Err(ConfigError::Hierarchy { what: format!("{}: {what}", self.name) });
         let timing = &self.timing;
         let data_levels = self.levels.iter().filter(|level| level.holds != Holds::Instruction).count();
@@ -248,6 +258,14 @@ mod tests {
             );
         }
         assert!(MachineModel::named("vax").is_none());
+    }
+
+    #[test]
+    fn pages_that_cannot_be_divided_into_are_refused() {
+        for page_bytes in [0, 3, 4097] {
+            let machine = MachineModel { page_bytes: Bytes(page_bytes), ..MachineModel::named("zen3").unwrap() };
+            assert!(machine.check().is_err() && machine.hierarchy(1).is_err(), "{page_bytes}");
+        }
     }
 
     #[test]

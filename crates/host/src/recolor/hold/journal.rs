@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::process::Pid;
 use crate::recolor::error::RecolorError;
 use crate::runtime;
+use crate::sys::agent::CAVE;
 use crate::sys::trace::{Registers, ThreadId};
 
 /// Number of checks of whether a process has ended.
@@ -60,21 +61,33 @@ impl Journal {
 
     /// Returns the journal left for `pid`, if any. A journal of an earlier process with this number is removed.
     pub fn left_for(pid: Pid) -> Result<Option<Journal>, RecolorError> {
-        let path = Journal::path(pid);
         // A command that was killed while it wrote a journal leaves this file.
         let _ = fs::remove_file(Journal::beside(pid));
+        Journal::left_at(Journal::path(pid), pid)
+    }
+
+    fn left_at(path: PathBuf, pid: Pid) -> Result<Option<Journal>, RecolorError> {
+        let failed = |source| RecolorError::Journal { path: path.clone(), source };
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(RecolorError::Journal { path, source }),
-            Ok(text) => text,
+            text => text.map_err(failed)?,
         };
-        let journal: Journal = serde_json::from_str(&text)
-            .map_err(|error| RecolorError::Journal { path: path.clone(), source: error.into() })?;
+        let journal: Journal = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
+        if !journal.is_of(pid) {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidData, "it is damaged")));
+        }
         if pid.start_time() == Some(journal.start_time) {
             return Ok(Some(journal));
         }
-        journal.remove()?;
+        remove_at(path)?;
         Ok(None)
+    }
+
+    /// Whether the journal is that of `pid`, and the memory that it names has an end.
+    fn is_of(&self, pid: Pid) -> bool {
+        let ranges = [(self.cave, CAVE.len().max(8 * self.covered.len()) as u64), self.area];
+        let ranges = ranges.into_iter().chain(self.protections.iter().map(|(start, bytes, _)| (*start, *bytes)));
+        self.pid == pid.0 && ranges.into_iter().all(|(start, bytes)| start.checked_add(bytes).is_some())
     }
 
     /// Writes the journal, as a whole or not at all. It has to outlive this program but not the machine, so it is not forced to disk.
@@ -110,10 +123,45 @@ impl Journal {
     }
 
     pub(super) fn remove(&self) -> Result<(), RecolorError> {
-        let path = Journal::path(Pid(self.pid));
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RecolorError::Journal { path, source: error }),
-            _ => Ok(()),
+        remove_at(Journal::path(Pid(self.pid)))
+    }
+}
+
+fn remove_at(path: PathBuf) -> Result<(), RecolorError> {
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RecolorError::Journal { path, source: error }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that cannot be: numbers end at 2^22.
+    const NOBODY: Pid = Pid(i32::MAX);
+
+    fn left(text: &str) -> (Result<Option<Journal>, RecolorError>, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recolor-2147483647.json");
+        fs::write(&path, text).unwrap();
+        (Journal::left_at(path.clone(), NOBODY), path.exists())
+    }
+
+    #[test]
+    fn a_journal_of_a_process_that_has_ended_is_removed_and_one_that_is_not_its_own_is_damaged() {
+        let journal = r#"{"pid":2147483647,"start_time":7,"threads":[],"cave":4096,"covered":[1,2],"area":[8192,4096],
+            "protections":[[4096,4096,5]],"userfault":3,"own_userfaults":[]}"#;
+        assert!(matches!(left(journal), (Ok(None), false)));
+        for (field, damaged) in [
+            ("2147483647", "2147483646"),
+            (r#""cave":4096"#, r#""cave":18446744073709551600"#),
+            ("[8192,4096]", "[8192,18446744073709551615]"),
+            ("[4096,4096,5]", "[18446744073709551615,4096,5]"),
+            ("}", ""),
+        ] {
+            let text = journal.replace(field, damaged);
+            assert!(matches!(left(&text), (Err(RecolorError::Journal { .. }), true)), "{text}");
         }
     }
 }

@@ -17,6 +17,9 @@ const UNION: u32 = 5;
 const TYPEDEF: u32 = 8;
 const FUNCTION_PROTOTYPE: u32 = 13;
 
+/// Most unnamed structures inside each other. The kernel has two or three; a description in which one holds itself has no end.
+const NESTED: u32 = 16;
+
 /// The types of a kernel, by their numbers.
 pub struct Btf {
     bytes: Vec<u8>,
@@ -49,7 +52,7 @@ impl Btf {
         Btf::parse(bytes).ok_or_else(|| malformed("a description of types"))
     }
 
-    fn parse(bytes: Vec<u8>) -> Option<Btf> {
+    pub fn parse(bytes: Vec<u8>) -> Option<Btf> {
         const MAGIC: u32 = 0xeb9f;
         let mut btf = Btf { bytes, types: vec![0], strings: 0, by_name: HashMap::new() };
         let header = btf.word(4)? as usize;
@@ -105,18 +108,20 @@ impl Btf {
     ///
     /// Fails with [`SystemError::Malformed`] if the structure or the field does not exist.
     pub fn offset(&self, name: &str, field: &str) -> Result<i16, SystemError> {
-        let found = self.by_name.get(&(STRUCT, name.to_owned())).and_then(|number| self.offset_in(*number, field));
+        let found =
+            self.by_name.get(&(STRUCT, name.to_owned())).and_then(|number| self.offset_in(*number, field, NESTED));
         found.and_then(|bits| i16::try_from(bits / 8).ok()).ok_or_else(|| malformed("the fields of a thread"))
     }
 
-    fn offset_in(&self, number: u32, field: &str) -> Option<u32> {
+    /// Returns the offset of `field` in bits, looked up through at most `nested` unnamed structures inside each other.
+    fn offset_in(&self, number: u32, field: &str, nested: u32) -> Option<u32> {
         let of = self.of(number).filter(|of| matches!(of.kind, STRUCT | UNION))?;
         (0..of.members).find_map(|member| {
             let at = of.at + 12 * member;
             let (name, to, offset) = (self.word(at)?, self.word(at + 4)?, self.word(at + 8)?);
             let offset = if of.with_widths { offset & 0xff_ffff } else { offset };
             match self.text(name)? {
-                "" => Some(offset + self.offset_in(to, field)?),
+                "" => offset.checked_add(self.offset_in(to, field, nested.checked_sub(1)?)?),
                 name => (name == field).then_some(offset),
             }
         })
@@ -182,6 +187,18 @@ mod tests {
         assert_eq!(btf.tracepoint("sched_wakeup", &[true, false]).unwrap(), 7);
         assert!(btf.tracepoint("sched_wakeup", &[true, true]).is_err(), "the second is no pointer");
         assert!(btf.tracepoint("sched_switch", &[]).is_err());
+    }
+
+    #[test]
+    fn a_structure_that_holds_itself_has_no_further_fields() {
+        let mut bytes = description();
+        // The unnamed member of the structure is type 2, the union. From here on it is type 3, the structure.
+        let (header, before) = (24, 4 * (4 + 6));
+        let member = header + before + 12 + 4;
+        assert_eq!(bytes[member], 2);
+        bytes[member] = 3;
+        let btf = Btf::parse(bytes).unwrap();
+        assert!(btf.offset("task_struct", "pid").is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! counters of the CPU. The program leaves out CPUs and threads that are not watched, and nothing wakes the reader. This needs root or CAP_BPF
 //! and CAP_PERFMON, and Linux 6.0 or newer with a description of its types (`/sys/kernel/btf/vmlinux`).
 
-mod btf;
+pub(super) mod btf;
 mod program;
 mod started;
 
@@ -224,7 +224,7 @@ impl Source for BpfEvents {
 }
 
 /// Returns the event that a record describes, and the number of records lost on its CPU so far; `None` if the record is cut off.
-fn parse(record: &[u8], counters: usize) -> Option<(SchedEvent, u32)> {
+pub(super) fn parse(record: &[u8], counters: usize) -> Option<(SchedEvent, u32)> {
     let word = |at: usize| Some(u32::from_ne_bytes(record.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_ne_bytes(record.get(at..at + 8)?.try_into().ok()?));
     let name = |at: usize| Some(ThreadName::of(record.get(at..at + NAME_BYTES)?));

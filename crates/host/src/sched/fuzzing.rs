@@ -1,0 +1,18 @@
+//! What the fuzz target `records` needs: the readers of rings of the kernel.
+
+use super::bpf::{self, btf::Btf};
+use super::{perf, tracefs};
+
+/// Reads `bytes` as what the kernel writes: a page of tracefs, a record of performance events or of a program in the kernel, and its types.
+pub fn read_records(bytes: &[u8]) {
+    tracefs::page_events(bytes, |_, _| {});
+    for kind in 0..16 {
+        perf::parse(kind, bytes, &[0, 16, 24, 32]);
+        perf::parse_own(kind, u16::MAX, bytes);
+    }
+    bpf::parse(bytes, usize::MAX);
+    if let Some(types) = Btf::parse(bytes.to_vec()) {
+        let _ = types.offset("task_struct", "pid");
+        let _ = types.tracepoint("sched_wakeup", &[true]);
+    }
+}
