@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use isochrome_host::color::ColorError;
 use isochrome_host::color::ledger::{self, Owner};
 use isochrome_host::coloring::Coloring;
 use isochrome_host::counters::Counters;
@@ -33,7 +34,7 @@ use regex_lite::Regex;
 use crate::args::{CompareOptions, Measured};
 use crate::context::{self, Context};
 use crate::verdict::{COULD_NOT_RUN, Verdict};
-use crate::{coloring, evidence, files, progress, results};
+use crate::{coloring, evidence, files, hints, progress, results};
 
 /// Numbers of colors of a curve.
 const CURVE: [u32; 6] = [1, 2, 4, 8, 12, 16];
@@ -241,7 +242,8 @@ fn leave(options: &CompareOptions, context: &Context, measured: &Compared) -> Re
     }
     results::print(options.json, &section, context.seed)?;
     if !measured.as_planned {
-        eprintln!("isochrome: the experiment ended early: {}", measured.ended);
+        let hint = if measured.lacks_frames() { hints::RARE_FRAMES } else { "" };
+        eprintln!("isochrome: the experiment ended early: {}{hint}", measured.ended);
     }
     let has_any = measured.windows.iter().any(|window| window.excluded.is_none());
     Ok(match () {
@@ -465,7 +467,8 @@ impl Colored {
     fn of(options: &CompareOptions, programs: &Programs, seed: u64) -> Result<Colored> {
         let Programs { victim, neighbor, .. } = programs;
         let cpus = [victim.pid.cpus()?, neighbor.as_ref().map_or(Ok(Vec::new()), |neighbor| neighbor.pid.cpus())?];
-        let all = coloring::resolve(&options.chosen(), cpus[0].clone(), seed)?;
+        let mut all = coloring::resolve(&options.chosen(), cpus[0].clone(), seed)?;
+        all.search_frames().map_err(ColorError::from)?;
         let count = all.color_count();
         ensure!(count > 1, "level {} has one color only, which cannot be divided", all.level());
         let (own, theirs) = divided(options.colors.as_deref(), &options.neighbor_colors, count)?;

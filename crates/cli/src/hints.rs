@@ -24,6 +24,9 @@ use isochrome_model::taskset::read::ReadError;
 
 use crate::usage;
 
+/// What to do where free memory has few frames of some colors.
+pub const RARE_FRAMES: &str = "\n  hint: free memory has few frames of some colors: as root, `echo 1 >/proc/sys/vm/compact_memory` joins what is free, or let more of it be searched: --memory 4G";
+
 /// A command that reads a task set which comes with isochrome.
 const TASK_SET: &str = "isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 4";
 

@@ -13,7 +13,11 @@ use std::fs;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use isochrome_host::color::known::KnownColors;
+use isochrome_host::color::reserve::Reserve;
 use isochrome_host::color::resident;
+use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_model::units::{Bytes, Color};
 use serde_json::Value;
 
 use fixture::Fixture;
@@ -27,6 +31,7 @@ fn main() -> ExitCode {
         trial("programs_are_where_they_should_be_in_every_window_and_end_with_the_experiment", || {
             placed(&Fixture::new()?)
         }),
+        trial("frames_of_colors_that_are_rare_in_free_memory_are_found", || rare(&Fixture::new()?)),
         trial("a_process_goes_on_spread_over_all_colors", || left_spread(&Fixture::new()?)),
         trial("a_process_that_held_colors_goes_on_on_them", || left_on_its_colors(&Fixture::new()?)),
         trial("sigint_and_sigterm_finish_and_report", || interrupted(&Fixture::new()?)),
@@ -54,14 +59,13 @@ fn compare(fixture: &Fixture, arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the numbers of the result. Fails if the programs could not be placed window after window: on a machine whose CPUs others keep busy, or
-/// whose free memory has few frames of some colors, as after thousands of recolorings, the experiment ends by itself, and says so.
+/// Returns the numbers of the result. Fails if the programs could not be placed window after window, which happens on a machine whose CPUs others
+/// keep busy: the experiment ends by itself then, and says so.
 fn numbers(output: &Output) -> Result<Value, NotRun> {
     let error = String::from_utf8_lossy(&output.stderr);
     let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{why}: {error}"));
-    let is_of_placement = |ended: &str| ended.contains("on color") || ended.contains("than an even share");
     match result["ended"].as_str() {
-        Some(ended) if ended.contains("did not count") && is_of_placement(ended) => Err(NotRun(ended.to_owned())),
+        Some(ended) if ended.contains("did not count") && ended.contains("on color") => Err(NotRun(ended.to_owned())),
         _ => Ok(result),
     }
 }
@@ -156,6 +160,51 @@ fn placed(fixture: &Fixture) -> Outcome {
         let pid = result[program]["pid"].as_u64().unwrap();
         assert!(!fs::exists(format!("/proc/{pid}")).unwrap(), "{program}");
     }
+    Ok(())
+}
+
+/// File from which isochrome learns the size of huge pages.
+const HUGE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
+
+/// Returns `command` where the kernel seems to have no huge pages.
+fn without_huge_pages(fixture: &Fixture, command: &Command) -> Result<Command, NotRun> {
+    let nothing = fixture.path("nothing");
+    fs::write(&nothing, "").unwrap();
+    let mut without = Command::new("unshare");
+    without.args(["--mount", "sh", "-c", "[ ! -e $0 ] || mount --bind $1 $0; shift; exec \"$@\"", HUGE]).arg(nothing);
+    let can = without.arg("true").output().map_err(|error| NotRun(format!("unshare: {error}")))?;
+    if !can.status.success() {
+        return Err(NotRun(String::from_utf8_lossy(&can.stderr).into_owned()));
+    }
+    let mut with = Command::new("unshare");
+    with.args(without.get_args().take(without.get_args().count() - 1));
+    with.arg(command.get_program()).args(command.get_args());
+    with.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Ok(with)
+}
+
+fn rare(fixture: &Fixture) -> Outcome {
+    const HELD: Bytes = Bytes(768 << 20);
+    let palette = fs::read_to_string(fixture.path("bits.json")).unwrap();
+    let known = KnownColors::trusted(serde_json::from_str(&palette).unwrap());
+    if Sysfs::system().memory("MemAvailable").is_none_or(|available| available < Bytes(3 * HELD.0)) {
+        return Err(NotRun(format!("less than {} of memory are available", Bytes(3 * HELD.0))));
+    }
+    // Frames of six colors are given back, one by one between frames that are held: the kernel hands these out first.
+    let mut held = Reserve::new(&known, HELD).map_err(|error| NotRun(error.to_string()))?;
+    let colors: Vec<Color> = [5, 7, 9, 11, 13, 15].map(Color).to_vec();
+    held.give(&colors, &mut held.available(&colors), usize::MAX);
+    let walker = Walker::start(fixture);
+    let pid = walker.pid();
+    let mut arguments = of_pid(&pid, "8");
+    arguments.push("--all-windows");
+    let output = without_huge_pages(fixture, &compare(fixture, &arguments))?.output().unwrap();
+    let result = numbers(&output)?;
+    assert_eq!(counting(&result).len(), 2 + 8, "{result:#}");
+    let mut recolor = fixture.isochrome("recolor", "0-3");
+    let output = without_huge_pages(fixture, recolor.arg(&pid))?.output().unwrap();
+    let colors = anonymous(walker.0.id());
+    assert!(share_of(&colors, 0..4) > 0.99, "{colors:?} {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use super::local::LocalEvictionTest;
 use super::pagemap::frames;
 use super::tester::{Effort, Tester};
 use crate::error::SystemError;
+use crate::process::Pid;
 use crate::sys::memory::{Arena, page_bytes};
 
 /// Most frames that are measured at a time, and the time after which those without a decision are left for later. Meanwhile the server does
@@ -23,9 +24,16 @@ use crate::sys::memory::{Arena, page_bytes};
 const MEASURED_AT_ONCE: usize = 4096;
 const MEASURING: Effort = Effort { error: 1e-4, limit: Duration::from_millis(500) };
 
+/// Time after which a [search](Reserve::find) takes no more memory.
+const SEARCHING: Duration = Duration::from_secs(2);
+
 /// Frames that this process holds, by their colors.
 pub struct Reserve {
     arena: Arena,
+    /// Number of pages that had a frame so far: the first ones of the arena.
+    begun: usize,
+    /// Whether more memory is taken where frames are lacking.
+    searches: bool,
     /// Pages of each color, ascending by frame number. The kernel hands out frames of its upper zone first, so these are given first.
     free: Vec<Vec<u32>>,
     /// Pages whose frames were given away.
@@ -42,27 +50,94 @@ impl Reserve {
     /// Frames of unknown color are held, but not listed until they are [measured](Self::measure). If they were freed, the kernel would hand them out
     /// again at once.
     pub fn new(known: &KnownColors, size: Bytes) -> Result<Reserve, SystemError> {
-        let pages = (size.0 as usize / page_bytes()).max(1);
+        let mut reserve = Reserve { searches: false, ..Reserve::searching(known, size)? };
+        reserve.take(reserve.arena.page_count());
+        reserve.list_all(known);
+        Ok(reserve)
+    }
+
+    /// Returns a reserve without frames, which [searches](Self::find) for those that are needed and takes at most `limit` of memory for it.
+    pub fn searching(known: &KnownColors, limit: Bytes) -> Result<Reserve, SystemError> {
+        let pages = (limit.0 as usize / page_bytes()).max(1);
         let arena = Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?;
         let free = vec![Vec::new(); known.colors() as usize];
-        let empty = (0..pages as u32).collect();
-        let mut reserve = Reserve { arena, free, empty, unknown: Vec::new(), undecided: HashSet::new() };
-        reserve.refill(known);
-        Ok(reserve)
+        Ok(Reserve {
+            arena,
+            begun: 0,
+            searches: true,
+            free,
+            empty: Vec::new(),
+            unknown: Vec::new(),
+            undecided: HashSet::new(),
+        })
     }
 
     /// Takes new frames in place of those that were given away.
     pub fn refill(&mut self, known: &KnownColors) {
         self.undecided.clear();
-        for page in std::mem::take(&mut self.empty) {
-            // A page that is only read has no frame of its own.
-            self.arena.bytes_mut()[page as usize * page_bytes()] = 1;
-        }
+        self.take(self.empty.len());
         self.list_all(known);
     }
 
+    /// Takes frames for `count` pages that have none, as far as there are so many: first for those whose frames were given away.
+    fn take(&mut self, count: usize) {
+        let emptied = self.empty.split_off(self.empty.len() - count.min(self.empty.len()));
+        let end = self.arena.page_count().min(self.begun + count - emptied.len());
+        let fresh = std::mem::replace(&mut self.begun, end)..end;
+        for page in emptied.into_iter().map(|page| page as usize).chain(fresh) {
+            // A page that is only read has no frame of its own.
+            self.arena.bytes_mut()[page * page_bytes()] = 1;
+        }
+    }
+
+    /// Takes more memory until there are as many frames of `colors` as their places in `numbers` state, if this reserve [searches](Self::searching).
+    ///
+    /// The kernel hands out first what was given back last: frames that an earlier search or draw was offered and did not want. Frames of the colors
+    /// lie behind them, however rare they are there. What is not wanted is held, too, so it is in the way once only. The search ends at the limit
+    /// of the reserve, at nine tenths of what the control group has left, or after 2 s.
+    pub fn find(&mut self, known: &KnownColors, colors: &[Color], numbers: &[usize]) {
+        let room = Pid(std::process::id() as i32).memory_room();
+        let room = room.map_or(usize::MAX, |room| room.0 as usize / 10 * 9 / page_bytes());
+        let (begin, searched) = (Instant::now(), self.searches);
+        self.search(colors, numbers, room, |reserve, count| {
+            reserve.take(count);
+            reserve.list_all(known);
+            begin.elapsed() < SEARCHING
+        });
+        if searched && !self.searches {
+            self.give_back(known);
+        }
+    }
+
+    /// Calls `take` with a number of pages to take frames for, of `room` in all at most, until there are enough frames of the colors, or it returns that
+    /// its time is over. A reserve for which only frames of unknown colors come searches no more.
+    fn search(
+        &mut self,
+        colors: &[Color],
+        numbers: &[usize],
+        mut room: usize,
+        mut take: impl FnMut(&mut Reserve, usize) -> bool,
+    ) {
+        let (mut count, mut is_in_time) = (0, true);
+        while self.searches && is_in_time {
+            let lacking = |(number, available): (&usize, usize)| number.saturating_sub(available);
+            let scarce = numbers.iter().zip(self.available(colors)).map(lacking).max().unwrap_or(0);
+            // So many hold enough frames if all colors come alike. If they do not, each step takes twice as much as the one before.
+            let expected = scarce * self.free.len();
+            let untaken = self.empty.len() + self.arena.page_count() - self.begun;
+            count = (expected + expected / 32).max(2 * count).min(untaken).min(room);
+            if scarce == 0 || count == 0 {
+                return;
+            }
+            let listed = self.listed();
+            is_in_time = take(self, count);
+            self.searches = self.listed() > listed;
+            room -= count;
+        }
+    }
+
     fn list_all(&mut self, known: &KnownColors) {
-        let frames = frames(&self.arena, 0..self.arena.page_count());
+        let frames = frames(&self.arena, 0..self.begun);
         known.hold(std::process::id() as i32, frames.iter().flatten().copied().collect());
         self.list(known, frames);
     }
@@ -92,7 +167,7 @@ impl Reserve {
     /// Fails as [`Tester::classify`] does. Frames for which no decision is reached stay unlisted.
     pub fn measure(&mut self, known: &KnownColors, tester: &mut Tester<LocalEvictionTest>) -> Result<(), ColorError> {
         let pages: Vec<u32> = self.unknown.iter().copied().take(MEASURED_AT_ONCE).collect();
-        let before = frames(&self.arena, 0..self.arena.page_count());
+        let before = frames(&self.arena, 0..self.begun);
         let instead = Arena::map(1).map_err(|source| SystemError::Memory { pages: 1, source })?;
         let first = tester.eviction_test.set_second(std::mem::replace(&mut self.arena, instead), &pages, false);
         let numbers: Vec<u32> = pages.iter().map(|page| first + page).collect();
@@ -110,7 +185,7 @@ impl Reserve {
                 _ => drop(self.undecided.insert(frame)),
             }
         }
-        self.list(known, frames(&self.arena, 0..self.arena.page_count()));
+        self.list(known, frames(&self.arena, 0..self.begun));
         Ok(())
     }
 
@@ -131,7 +206,7 @@ impl Reserve {
 
     /// Returns the number of pages that are held, of known color or not.
     pub fn held(&self) -> usize {
-        self.arena.page_count() - self.empty.len()
+        self.begun - self.empty.len()
     }
 
     /// Gives all frames back to the kernel. Where free frames change, their colors are forgotten.
@@ -139,7 +214,7 @@ impl Reserve {
         known.hold(std::process::id() as i32, Vec::new());
         self.free.iter_mut().for_each(Vec::clear);
         self.unknown.clear();
-        self.empty = (0..self.arena.page_count() as u32).collect();
+        self.empty = (0..self.begun as u32).collect();
         self.empty.iter().for_each(|page| self.arena.release(*page));
     }
 
@@ -193,5 +268,71 @@ mod tests {
         assert_eq!((reserve.given(), reserve.held()), (0, 1024));
         reserve.give_back(&known);
         assert_eq!((reserve.held(), reserve.available(&colors)), (0, vec![0, 0]));
+    }
+
+    /// Searches for `numbers` frames of `colors` as if page i got the frame whose number `frame` states. Returns in how many steps it did.
+    fn search(reserve: &mut Reserve, known: &KnownColors, numbers: [usize; 2], frame: impl Fn(u64) -> u64) -> usize {
+        let mut steps = 0;
+        reserve.search(&[Color(1), Color(2)], &numbers, usize::MAX, |reserve, count| {
+            steps += 1;
+            reserve.begun += count;
+            assert!(reserve.begun <= reserve.arena.page_count());
+            reserve.list(known, (0..reserve.begun as u64).map(|page| Some(FrameNumber(frame(page)))).collect());
+            true
+        });
+        steps
+    }
+
+    #[test]
+    fn a_search_goes_on_behind_frames_that_were_given_back_until_there_are_enough_of_each_color() {
+        let known = KnownColors::of_bits(16);
+        let reserve = || Reserve::searching(&known, Bytes(256 << 20)).unwrap();
+        // Where all colors come alike, one step suffices.
+        let mut even = reserve();
+        assert_eq!(search(&mut even, &known, [64, 10], |page| page), 1);
+        assert_eq!((even.held(), search(&mut even, &known, [66, 66], |page| page)), (1056, 0));
+        // The kernel first hands out 20 000 frames of the last eight colors, as after a draw for the other eight.
+        let given_back = |page| if page < 20_000 { 2 * (page - page % 8) + 8 + page % 8 } else { 20_000 + page };
+        let mut rare = reserve();
+        let steps = search(&mut rare, &known, [64, 10], given_back);
+        let found = rare.available(&[Color(1), Color(2)]);
+        assert!(steps <= 6 && found[0] >= 64 && found[1] >= 10, "{found:?} after {steps} steps");
+        assert!(rare.held() < 2 * 21_024, "{}", rare.held());
+        // A color that does not come at all ends the search at its limit.
+        let mut without = reserve();
+        search(&mut without, &known, [64, 10], |page| page / 15 * 16 + page % 15 + u64::from(page % 15 > 0));
+        assert_eq!((without.held(), without.available(&[Color(1)])), (without.arena.page_count(), vec![0]));
+    }
+
+    #[test]
+    fn nothing_is_searched_by_a_reserve_of_fixed_size_nor_where_colors_of_frames_are_not_known() {
+        let known = KnownColors::of_bits(16);
+        let mut fixed = Reserve::new(&known, Bytes(1 << 20)).unwrap();
+        assert_eq!(search(&mut fixed, &known, [1000, 1000], |page| page), 0);
+        fixed.find(&known, &[Color(1)], &[1000]);
+        assert_eq!(fixed.held(), 256);
+        let mut unknown = Reserve::searching(&known, Bytes(1 << 20)).unwrap();
+        let mut steps = 0;
+        for _ in 0..2 {
+            unknown.search(&[Color(1)], &[4], usize::MAX, |reserve, count| {
+                (steps, reserve.begun) = (steps + 1, reserve.begun + count);
+                true
+            });
+        }
+        assert_eq!(steps, 1);
+    }
+
+    #[test]
+    fn frames_that_were_given_away_are_replaced_before_more_memory_is_taken() {
+        let known = KnownColors::of_bits(16);
+        let all: Vec<Color> = (0..16).map(Color).collect();
+        let mut reserve = Reserve::searching(&known, Bytes(1 << 20)).unwrap();
+        reserve.take(160);
+        reserve.list(&known, (0..160).map(|frame| Some(FrameNumber(frame))).collect());
+        assert_eq!((reserve.give(&all, &mut [10; 16], 96), reserve.held()), (96, 64));
+        reserve.take(100);
+        assert_eq!((reserve.given(), reserve.held(), reserve.begun), (0, 164, 164));
+        reserve.take(1000);
+        assert_eq!((reserve.held(), reserve.begun), (256, 256));
     }
 }

@@ -31,7 +31,7 @@ use crate::error::SystemError;
 use crate::process::Pid;
 use crate::recolor::census::{Census, census};
 use crate::recolor::watch::{Tally, Watch};
-use crate::recolor::{Limits, Place, RecolorError, Report, Wanted, inspect, recolor};
+use crate::recolor::{LACKS_FRAME, Limits, Place, RecolorError, Report, Wanted, inspect, recolor};
 use crate::runtime;
 
 /// Time for which a program is moved again and again if it keeps replacing its memory. Such a program is never completely on its colors.
@@ -133,6 +133,14 @@ impl Coloring {
         }
         let reserve = size.map(|size| Reserve::new(&self.known().0, size)).transpose()?;
         self.reserve = reserve.map(|reserve| Arc::new(Mutex::new(reserve)));
+        Ok(())
+    }
+
+    /// Lets all programs that are moved by this coloring and by copies made from now on have frames of a reserve that searches for those that are
+    /// rare in the free memory. It holds at most as much memory as draws may touch.
+    pub fn search_frames(&mut self) -> Result<(), SystemError> {
+        let reserve = Reserve::searching(&self.known().0, self.limits.memory)?;
+        self.reserve = Some(Arc::new(Mutex::new(reserve)));
         Ok(())
     }
 
@@ -312,7 +320,7 @@ impl Coloring {
     }
 
     /// Moves the pages of `pids` to the colors, and returns the tally of the last round. Tries again where a move fails for a reason that may
-    /// pass.
+    /// pass, and searches for frames of the colors where the draws found too few.
     pub fn move_to_colors(&self, pids: &[Pid]) -> Result<Tally, RecolorError> {
         self.move_watched(&mut Watch::default(), pids)
     }
@@ -329,6 +337,15 @@ impl Coloring {
         let (mut failed, mut idle, mut most) = (0, 0, 0.0);
         loop {
             let error = self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
+            let lacks_frames = matches!(error, Some((_, RecolorError::TooFewFrames { .. })))
+                || watch.tally().immovable.contains_key(LACKS_FRAME);
+            // Draws in the program are small. Before pages are left where they are, frames for them are searched in more of the free memory.
+            if lacks_frames && self.reserve.is_none() {
+                let mut searching = self.clone();
+                if searching.search_frames().is_ok() {
+                    return searching.move_watched(watch, pids);
+                }
+            }
             match error {
                 Some((_, error)) if error.may_pass() && failed < STOPPING_ATTEMPTS => {
                     failed += 1;
@@ -394,7 +411,8 @@ impl Coloring {
             let done = {
                 let known = self.known();
                 let (known, colors) = (&known.0, &self.colors[..]);
-                let wanted = Wanted { known, colors, spread: true, anew: true, reserve: None, places: &[] };
+                let reserve = self.reserve.as_deref();
+                let wanted = Wanted { known, colors, spread: true, anew: true, reserve, places: &[] };
                 recolor(pid, &wanted, &self.limits)
             };
             match done {

@@ -131,6 +131,9 @@ fn zero_frame() -> Option<FrameNumber> {
     })
 }
 
+/// Why a page is not moved for which no frame of the colors was found.
+pub const LACKS_FRAME: &str = "waits for a frame of the colors";
+
 /// Why a page is not moved that is beyond the part of the pages to move at a time.
 const TURN: &str = "waits for its turn";
 
@@ -201,9 +204,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     }
     // Some of these pages came after the draws, or the memory limit held too few frames of the colors.
     let without_frame = || classified.off_color.iter().zip(&slots).filter(|(_, slot)| slot.is_none());
-    for (page, why) in without_frame()
-        .map(|(page, _)| (page, "waits for a frame of the colors"))
-        .chain(later.iter().map(|page| (page, TURN)))
+    for (page, why) in without_frame().map(|(page, _)| (page, LACKS_FRAME)).chain(later.iter().map(|page| (page, TURN)))
     {
         let Some(report) = report_of(&mut reports, &regions[page.region]) else { continue };
         report.moved -= 1;
@@ -264,7 +265,7 @@ fn draw_frames(
     Ok(())
 }
 
-/// Has frames of the reserve handed over as long as most of them arrive. Without a reserve this does nothing.
+/// Has frames of the reserve handed over as long as most of them arrive, and has it search for those that it lacks. Without a reserve this does nothing.
 fn draw_from_reserve(
     pid: Pid,
     regions: &[Region],
@@ -277,7 +278,9 @@ fn draw_from_reserve(
     let mut reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let room = area.untouched(Needs::of(classified, wanted).as_any(), wanted) as usize / page_bytes();
-        let mut numbers = pool.needed_of_reserve(classified, wanted, &reserve.available(wanted.colors), room);
+        let of = |available: &[usize]| pool.needed_of_reserve(classified, wanted, available, room);
+        reserve.find(wanted.known, wanted.colors, &of(&vec![usize::MAX; wanted.colors.len()]));
+        let mut numbers = of(&reserve.available(wanted.colors));
         let count: usize = numbers.iter().sum();
         if count == 0 {
             return Ok(());

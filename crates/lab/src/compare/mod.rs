@@ -259,6 +259,12 @@ impl Compared {
         self.effect.and_then(|effect| effect.at_most()).is_some_and(|most| most <= self.margin)
     }
 
+    /// Whether it ended early because pages were not spread evenly: too few frames of some colors were found.
+    pub fn lacks_frames(&self) -> bool {
+        let is_uneven = |window: &Window| window.placed.iter().any(|placed| placed.crowding > place::CROWDING);
+        !self.as_planned && self.windows.last().is_some_and(is_uneven)
+    }
+
     /// Whether the effect is a gain; `None` if there is no significant effect. What is significantly worse than as found is no gain, whatever it is
     /// against spread.
     pub fn is_gain(&self) -> Option<bool> {

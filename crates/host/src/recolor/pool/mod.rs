@@ -81,14 +81,17 @@ pub struct Draw {
 pub struct Needs {
     /// For each allowed color, the number of frames that pages need because of their places: an even share of each place.
     of_places: Vec<usize>,
-    /// Number of pages that may have any allowed color.
+    /// Number of frames of any allowed color that the other pages need.
     any: usize,
 }
 
 impl Needs {
     /// Returns what the pages off color of `classified` need.
     pub fn of(classified: &Classified, wanted: &Wanted) -> Needs {
-        let mut needs = Needs { of_places: vec![0; wanted.colors.len()], any: classified.off_color.len() };
+        let off_color = classified.off_color.len();
+        // An experiment needs the colors in every mapping alike: those that run out would be missing in the last mappings.
+        let any = if wanted.anew { off_color + off_color / 8 + wanted.colors.len() } else { off_color };
+        let mut needs = Needs { of_places: vec![0; wanted.colors.len()], any };
         if wanted.places.is_empty() {
             return needs;
         }
@@ -198,8 +201,8 @@ impl Pool {
 
     /// Returns how many frames of each allowed color to take from a reserve that has `available` of them, at most `room` in all.
     ///
-    /// What places need comes first. Frames for the other pages are taken of all colors alike as long as the reserve has all of them, then of those
-    /// that are left.
+    /// What places need comes first. Frames for the other pages are taken of the colors that have fewest, as long as the reserve has them, then of
+    /// those that are left.
     pub fn needed_of_reserve(
         &self,
         classified: &Classified,
@@ -214,17 +217,14 @@ impl Pool {
             room -= taken[at];
         }
         let for_any: usize = found.iter().zip(&of_places).map(|(found, needed)| found.saturating_sub(*needed)).sum();
-        let mut open = any.saturating_sub(for_any).min(room);
-        while open > 0 {
-            let before = open;
-            for (taken, available) in taken.iter_mut().zip(available) {
-                let one = usize::from(open > 0 && *taken < *available);
-                *taken += one;
-                open -= one;
-            }
-            if open == before {
+        for _ in 0..any.saturating_sub(for_any).min(room) {
+            let available = (0..taken.len()).filter(|color| taken[*color] < available[*color]);
+            let Some(color) =
+                available.min_by_key(|color| (found[*color] + taken[*color]).saturating_sub(of_places[*color]))
+            else {
                 break;
-            }
+            };
+            taken[color] += 1;
         }
         taken
     }
@@ -239,8 +239,7 @@ impl Pool {
         let mut held = vec![0; count];
         classified.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
         let share = (held.iter().sum::<usize>() + any) / count;
-        // An experiment needs the colors in every mapping alike: those that run out would be missing in the last mappings.
-        let enough = if wanted.anew { share + share / 8 + 1 } else { 3 * share / 4 };
+        let enough = if wanted.anew { share } else { 3 * share / 4 };
         let lacking = |color: usize| {
             let needed = of_places[color] + enough.saturating_sub(held[color]).min(any);
             needed.saturating_sub(found[color])
@@ -381,8 +380,8 @@ pub mod tests {
         assert_eq!((lacking.frames, lacking.scarce), (8, 10), "16 + 4 of the second, 3/4 of an even share of the rest");
         // From a reserve come the 6 more that places need of the second color. Of the 24 others 22 have a slot: 10, 0, 6 and 6.
         let of_reserve = |available: [usize; 4], room| pool.needed_of_reserve(&classified, &wanted, &available, room);
-        assert_eq!(of_reserve([9, 9, 9, 9], 100), [1, 7, 0, 0]);
-        assert_eq!(of_reserve([0, 9, 0, 9], 100), [0, 7, 0, 1]);
+        assert_eq!(of_reserve([9, 9, 9, 9], 100), [0, 8, 0, 0]);
+        assert_eq!(of_reserve([0, 7, 0, 9], 100), [0, 7, 0, 1]);
         assert_eq!((of_reserve([9, 4, 0, 0], 100), of_reserve([9, 9, 9, 9], 3)), (vec![2, 4, 0, 0], vec![0, 3, 0, 0]));
         let chosen = pool.choose(&mut classified, &wanted);
         let colors: Vec<Option<usize>> = chosen.iter().map(|slot| slot.map(|slot| slot.color)).collect();
