@@ -172,7 +172,7 @@ mod tests {
             region: 1,
             address: (1000 + n) * page,
             color: n as usize % 4,
-            frame: Some(FrameNumber(if n % 4 == 0 { 99 } else { 100 + n })),
+            frame: Some(FrameNumber(if n.is_multiple_of(4) { 99 } else { 100 + n })),
         };
         let classified = || Classified {
             off_color: (0..30).map(|n| OffColorPage { region: 0, address: n * page, refilled: true }).collect(),
