@@ -267,9 +267,12 @@ def stripped(program, options):
     tool = f"{options.architecture}-linux-gnu-strip"
     if not shutil.which(tool):
         return program.read_bytes()
-    small = options.folder / "stripped"
+    # In the folder of this run, as several may run at the same time.
+    small = options.folder / options.name / "stripped"
     run([tool, "-o", small, program])
-    return small.read_bytes()
+    content = small.read_bytes()
+    small.unlink()
+    return content
 
 
 def limit_s(check):
