@@ -108,7 +108,7 @@ def main():
             sys.exit(f"fuzz: {' '.join(needed[:-1])} is not there\n  hint: {get}")
     rounds = -(-len(targets) // options.jobs)
     print(f"{len(targets)} readers, {options.jobs} at a time, {options.seconds} s each: {rounds * options.seconds / 60:.0f} minutes after the build", flush=True)
-    # The readers are safe code but for the ring of marks; `make sanitizers` covers what is not. Without a sanitizer twice as many inputs are tried.
+    # The readers are safe code but for the ring of marks, which a sanitizer would watch; the others panic.
     if subprocess.run(["cargo", "+nightly", "fuzz", "build", "--sanitizer", "none", "--fuzz-dir", ROOT / "fuzz"], cwd=ROOT).returncode:
         return 1
     built = json.loads(subprocess.run(["cargo", "metadata", "--format-version=1", "--no-deps", "--manifest-path", ROOT / "fuzz/Cargo.toml"], check=True, capture_output=True).stdout)
