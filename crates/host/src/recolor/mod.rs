@@ -265,7 +265,8 @@ fn draw_frames(
     Ok(())
 }
 
-/// Has frames of the reserve handed over as long as most of them arrive, and has it search for those that it lacks. Without a reserve this does nothing.
+/// Has frames of the reserve handed over as long as most of them arrive, and has the reserve search for those that it lacks. Does nothing
+/// without a reserve.
 fn draw_from_reserve(
     pid: Pid,
     regions: &[Region],

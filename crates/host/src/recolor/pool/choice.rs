@@ -11,8 +11,9 @@ impl Pool {
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
     /// color is not much ahead, because neighbors are moved together.
     ///
-    /// [Refilled](crate::recolor::classified::OffColorPage::refilled) pages choose first, because only frames of the zone from which the kernel takes frames are of use to them:
-    /// frames of such slots, else of [donors](Slot::donor), which are moved to slots of the same color.
+    /// Pages that the kernel [refills](crate::recolor::classified::OffColorPage::refilled) choose first, because they can only get frames of the
+    /// zone from which the kernel takes frames. Where no slot has such a frame, a page on color gives its own and moves to a slot of the same
+    /// color: the [donor](Slot::donor) of the slot.
     pub fn choose(&self, classified: &mut Classified, wanted: &Wanted) -> Vec<Option<Slot>> {
         let page = page_bytes() as u64;
         let count = self.slots.iter().map(|slot| slot.color + 1).max().unwrap_or(0);
