@@ -19,7 +19,7 @@ use isochrome_model::taskset::programs::Jobs;
 use isochrome_model::units::{CpuId, Ns};
 
 use self::cpu::Cpu;
-use self::watched::{State, Watched, unknown};
+use self::watched::{State, Watched};
 use super::EventKind;
 
 /// An observed event.
@@ -110,9 +110,9 @@ impl JobTracker {
 
     /// Stops following the jobs of `task`.
     pub fn forget(&mut self, task: usize) {
+        self.report_without_misses(task);
         if let Some(gone) = self.watched[task].take() {
             self.by_thread.retain(|(thread, _)| *thread != gone.thread);
-            self.done.extend(gone.held.map(unknown));
         }
     }
 
@@ -143,9 +143,9 @@ impl JobTracker {
 
     /// Discards what is known of running threads and open jobs, because events were lost or no more events follow.
     pub fn lose(&mut self) {
+        (0..self.watched.len()).for_each(|task| self.report_without_misses(task));
         for watched in self.watched.iter_mut().flatten() {
             watched.state = State::Unknown;
-            self.done.extend(watched.held.take().map(unknown));
             if let Some(open) = &mut watched.open {
                 open.misses = None;
             }
@@ -162,7 +162,7 @@ impl JobTracker {
             Observed::Scheduler(cpu, EventKind::Switch { from, reason, to, to_name, .. }) => {
                 self.switch(at, cpu, from, reason, to, to_name);
             }
-            Observed::Scheduler(_, EventKind::Runtime { thread, time }) => self.account(at, thread, time),
+            Observed::Scheduler(cpu, EventKind::Runtime { thread, time }) => self.account(at, cpu, thread, time),
             Observed::Scheduler(_, EventKind::Waking { thread }) => {
                 let watched = self.task_of(thread).and_then(|task| self.watched[task].as_mut());
                 watched.into_iter().for_each(|watched| watched.waking = Some(at));

@@ -29,6 +29,16 @@ pub(super) struct Open {
     pub(super) misses: Option<u64>,
 }
 
+/// A complete job whose thread still has the CPU. What the hypervisor took meanwhile is known once the kernel accounts time to the thread, its
+/// misses once the thread leaves the CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Complete {
+    open: Open,
+    at: Ns,
+    instance: u64,
+    busy: BusyPeriod,
+}
+
 /// State of a thread, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum State {
@@ -69,8 +79,8 @@ pub(super) struct Watched {
     /// Whether the thread left the CPU to wait for the kernel or a device.
     pub(super) blocked: bool,
     pub(super) open: Option<Open>,
-    /// A complete job whose thread still has the CPU. The misses of the job are known once the thread leaves the CPU.
-    pub(super) held: Option<JobRecord>,
+    /// Complete jobs that are not reported yet.
+    pub(super) complete: Vec<Complete>,
     /// Misses of the thread since it got the CPU, which it is about to leave.
     pub(super) missed: Option<u64>,
     pub(super) next: u64,
@@ -97,7 +107,7 @@ impl Watched {
             awake_since: Ns(0),
             blocked: false,
             open: None,
-            held: None,
+            complete: Vec::new(),
             missed: None,
             next,
             begun: Ns(0),
@@ -150,8 +160,8 @@ impl JobTracker {
         }
         let (cpu, rank, waited) = (watched.cpu, watched.rank, release < watched.completed);
         // If two jobs share an interval on the CPU, the misses of neither are known.
-        let apart = watched.held.is_none();
-        self.done.extend(watched.held.take().map(unknown));
+        let apart = watched.complete.is_empty();
+        watched.complete.iter_mut().for_each(|complete| complete.open.misses = None);
         watched.open = Some(Open {
             opened: at,
             release,
@@ -205,7 +215,8 @@ impl JobTracker {
     pub(super) fn complete(&mut self, task: usize, at: Ns) {
         let Some(watched) = &mut self.watched[task] else { return };
         let Some(mut open) = watched.open.take() else { return };
-        if watched.state == State::Running {
+        let running = watched.state == State::Running;
+        if running {
             open.execution += at.0.saturating_sub(watched.running_since.0);
             watched.running_since = at;
         }
@@ -213,14 +224,26 @@ impl JobTracker {
             return;
         }
         let busy = watched.busy.unwrap_or(BusyPeriod { since: open.release, warm_since: watched.begun });
+        let complete = Complete { open, at, instance: watched.next, busy };
+        (watched.next, watched.begun, watched.completed) = (watched.next + 1, open.start.unwrap_or(at), at);
+        if running && (self.counted || self.hypervisor) {
+            watched.complete.push(complete);
+        } else {
+            self.report(task, complete);
+        }
+    }
+
+    /// Reports a complete job of `task` with the steal time that is known by now.
+    fn report(&mut self, task: usize, Complete { open, at, instance, busy }: Complete) {
+        let Some(watched) = &self.watched[task] else { return };
         let since = busy.since.min(open.release);
-        let cpu = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref);
+        let cpu = self.cpu(watched.cpu);
         let after = |at: Ns| {
             cpu.into_iter().flat_map(move |cpu| cpu.steals.iter().rev().take_while(move |steal| steal.to > at))
         };
         let is_cold = after(busy.warm_since).any(|steal| steal.to <= since);
-        // Of a steal that began before the busy period, at most this much time was taken within the busy period.
-        let taken = |steal: &Steal| steal.time.0.min(steal.to.0 - since.max(steal.from).0);
+        // Of a steal that began before the busy period or ended after the job, at most this much time was taken in between.
+        let taken = |steal: &Steal| steal.time.0.min(steal.to.min(at).0 - since.max(steal.from).0);
         let (steal_time, steals) =
             after(since).filter(|steal| steal.from < at).fold((0, 0), |(time, n), steal| (time + taken(steal), n + 1));
         let mut before = 0;
@@ -232,9 +255,9 @@ impl JobTracker {
             before += part;
         }
         let start = open.start.unwrap_or(at);
-        let job = JobRecord {
+        self.done.push(JobRecord {
             task,
-            instance: watched.next,
+            instance,
             release: Ns(open.release.0 - self.begin.0),
             start: Ns(start.0.saturating_sub(self.begin.0)),
             completion: Ns(at.0.saturating_sub(self.begin.0)),
@@ -247,12 +270,39 @@ impl JobTracker {
             // Of a job that was never seen on the CPU, as records were lost, nothing is known.
             misses: open.misses.filter(|_| open.start.is_some()),
             preemptions: open.preemptions,
-        };
-        (watched.next, watched.begun, watched.completed) = (watched.next + 1, start, at);
-        if self.counted && watched.state == State::Running {
-            watched.held = Some(job);
-        } else {
-            self.done.push(job);
+        });
+    }
+
+    /// Reports the complete jobs of `task` whose thread has the CPU, but for the last `kept`.
+    pub(super) fn report_complete(&mut self, task: usize, kept: usize) {
+        let Some(watched) = &mut self.watched[task] else { return };
+        let known = watched.complete.len().saturating_sub(kept);
+        let complete: Vec<Complete> = watched.complete.drain(..known).collect();
+        complete.into_iter().for_each(|complete| self.report(task, complete));
+    }
+
+    /// Reports the complete jobs of `task` whose thread has the CPU, without misses.
+    pub(super) fn report_without_misses(&mut self, task: usize) {
+        if let Some(watched) = &mut self.watched[task] {
+            watched.complete.iter_mut().for_each(|complete| complete.open.misses = None);
+        }
+        self.report_complete(task, 0);
+    }
+
+    /// Leaves a steal out of the execution of the jobs during which the thread of `task` had the CPU. When it was is not known more exactly, so
+    /// each of several jobs may have met all of it.
+    pub(super) fn deduct(&mut self, task: usize, steal: Steal) {
+        let Some(watched) = &mut self.watched[task] else { return };
+        if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {
+            let ran = steal.to.0.saturating_sub(watched.running_since.0);
+            open.execution += ran.saturating_sub(steal.time.0);
+            open.deducted += steal.time.0;
+            watched.running_since = steal.to;
+        }
+        for complete in &mut watched.complete {
+            let met = steal.time.0.min(complete.at.0.saturating_sub(steal.from.0));
+            complete.open.execution = complete.open.execution.saturating_sub(met);
+            complete.open.deducted += met;
         }
     }
 
@@ -263,6 +313,11 @@ impl JobTracker {
     pub(super) fn wake(&mut self, at: Ns, cpu: CpuId, thread: i32) {
         let Some(task) = self.task_of(thread) else { return };
         let Some(watched) = &mut self.watched[task] else { return };
+        if cpu != watched.cpu
+            && let Some(woken) = self.cpus.get_mut(watched.cpu.0 as usize).and_then(Option::as_mut)
+        {
+            woken.woken_from_afar = Some(at);
+        }
         let waking = watched.waking.take();
         let State::Asleep(asleep) = watched.state else { return };
         let since = waking.map_or(at, |waking| waking.max(asleep));
@@ -274,36 +329,30 @@ impl JobTracker {
         }
     }
 
-    /// Processes that the thread of `task` leaves its CPU. `steal_time`: the time that the hypervisor took since the thread got the CPU.
-    pub(super) fn leave(&mut self, task: usize, at: Ns, reason: SwitchOut, steal_time: Ns) {
+    /// Processes that the thread of `task` leaves its CPU.
+    pub(super) fn leave(&mut self, task: usize, at: Ns, reason: SwitchOut) {
         let Some(watched) = &mut self.watched[task] else { return };
         if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {
-            open.execution += at.0.saturating_sub(watched.running_since.0).saturating_sub(steal_time.0);
-            open.deducted += steal_time.0;
+            open.execution += at.0.saturating_sub(watched.running_since.0);
             open.preemptions += u32::from(reason == SwitchOut::Preempted);
         }
         let missed = watched.missed.take();
         let more = |misses: Option<u64>| Some(misses? + missed?);
-        if let Some(open) = &mut watched.open {
-            open.misses = more(open.misses);
-        }
-        self.done.extend(watched.held.take().map(|held| JobRecord { misses: more(held.misses), ..held }));
+        let complete = watched.complete.iter_mut().map(|complete| &mut complete.open);
+        complete.chain(&mut watched.open).for_each(|open| open.misses = more(open.misses));
         watched.blocked = reason == SwitchOut::Blocked;
         watched.state = match reason {
             SwitchOut::Asleep => State::Asleep(at),
             // The thread waits for a page fault or a device, or was preempted, so the job is not complete.
             SwitchOut::Preempted | SwitchOut::Blocked | SwitchOut::Ended => State::Awake,
         };
+        self.report_complete(task, 0);
+        let Some(watched) = &self.watched[task] else { return };
         let answered = watched.open.and_then(|open| open.answered);
         if reason == SwitchOut::Asleep && (watched.jobs == Jobs::Wakeup || answered.is_some()) {
             self.complete(task, answered.map_or(at, |answered| answered.min(at)));
         }
     }
-}
-
-/// Returns `job` without its misses.
-pub(super) fn unknown(job: JobRecord) -> JobRecord {
-    JobRecord { misses: None, ..job }
 }
 
 #[cfg(test)]
@@ -337,7 +386,7 @@ mod tests {
         fixture.wake(3000, 11).switch(3010, 0, Preempted, 11).switch(3100, 11, Blocked, 0).wake(3110, 11);
         fixture.switch(3120, 0, Preempted, 11).fact(3199, missed(11, 8)).switch(3200, 11, Asleep, 0);
         assert_eq!(fixture.misses(), [(1, 0, Some(70)), (0, 0, Some(11)), (0, 1, None)]);
-        // If nothing is counted, a complete job does not wait for its misses.
+        // If nothing is counted, a complete job does not wait for its misses, but for the time that the kernel accounts.
         let mut fixture = Fixture::new(Jobs::Marks);
         fixture.switch(900, 11, Asleep, 0);
         fixture
@@ -345,6 +394,8 @@ mod tests {
             .switch(2010, 0, Preempted, 11)
             .fact(2020, Observed::Begins(0))
             .fact(2100, Observed::Ends(0));
+        assert_eq!(fixture.misses(), []);
+        fixture.event(2200, EventKind::Runtime { thread: 11, time: Ns(190) });
         assert_eq!(fixture.misses(), [(0, 0, None)]);
     }
 
@@ -410,7 +461,7 @@ mod tests {
         fixture.switch(2100, 11, Asleep, 0).fact(2180, Observed::Answered(0));
         // The second line is due at 3000 and written at 3100, and the program is still awake when its answer is read.
         fixture.fact(3100, Observed::Released(0, Ns(3000))).wake(3101, 11).switch(3110, 0, Preempted, 11);
-        fixture.fact(3200, Observed::Answered(0));
+        fixture.fact(3200, Observed::Answered(0)).switch(3300, 11, Asleep, 0);
         assert_eq!(fixture.jobs(), [(0, 0, 1000, 1010, 1100, 90, 0), (0, 1, 2000, 2110, 2200, 90, 0)]);
     }
 
@@ -422,7 +473,8 @@ mod tests {
             .fact(2020, Observed::Begins(0))
             .fact(2100, Observed::Ends(0))
             .fact(2200, Observed::Begins(0))
-            .fact(2300, Observed::Ends(0));
+            .fact(2300, Observed::Ends(0))
+            .switch(2400, 11, Asleep, 0);
         assert_eq!(fixture.jobs(), [(0, 0, 1000, 1020, 1100, 80, 0), (0, 1, 1200, 1200, 1300, 100, 0)]);
     }
 
