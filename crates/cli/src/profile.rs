@@ -14,7 +14,6 @@ use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::probe;
 use isochrome_host::process::Pid;
-use isochrome_host::recolor::recolor;
 use isochrome_host::run::profiling::profiling_run;
 use isochrome_host::run::shielding;
 use isochrome_host::runtime;
@@ -295,10 +294,8 @@ fn one_run(
     let joins = given.and_then(|given| given.joins(0)).into_iter().collect();
     let mut move_to_colors = |_: usize, pids: &[Pid]| {
         let Some((coloring, colors)) = colored else { return Ok(()) };
-        let moved = pids.iter().try_for_each(|pid| {
-            coloring.with_colors(colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
-        });
-        moved.map_err(|error| hints::text(&error))
+        let coloring = coloring.of_another(colors.to_vec(), vec![request.cpu]);
+        pids.iter().try_for_each(|pid| coloring.move_anew(*pid).map(drop)).map_err(|error| hints::text(&error))
     };
     let ProfilingRequest { program, cpu, jobs, folder, counted } = *request;
     let run = profiling_run(program, cpu, jobs, folder, joins, counted, &mut move_to_colors)?;

@@ -336,8 +336,7 @@ fn run_blocks(
             let kind = if partitioned { "as planned" } else { "without partitions" };
             eprintln!("block {} of {count}, {kind}", number + 1);
         }
-        let means = if partitioned { means } else { &Means::default() };
-        let outcome = one_block(request, means, &mut recorder.block(number, partitioned))?;
+        let outcome = one_block(request, means, partitioned, &mut recorder.block(number, partitioned))?;
         if !partitioned && !outcome.failures.is_empty() {
             eprintln!("without partitions: {:?}", outcome.failures);
         }
@@ -363,8 +362,11 @@ fn gaps_after(run: &Run, within: Ns, programs: &[Planned]) -> Vec<UnreportedGaps
 }
 
 /// Runs the programs for one block, and returns the outcome.
-fn one_block(request: &Request, means: &Means, block: &mut BlockRecord) -> Result<Outcome> {
-    let (coloring, given) = (means.coloring.as_ref(), means.ways.as_ref());
+///
+/// Where the plan gives colors, all pages that can be moved are drawn anew, evenly over the colors of the program or, without partitions, over all.
+/// What the programs of the block before gave back is what the kernel hands out first, and often of few colors.
+fn one_block(request: &Request, means: &Means, partitioned: bool, block: &mut BlockRecord) -> Result<Outcome> {
+    let (coloring, given) = (means.coloring.as_ref(), means.ways.as_ref().filter(|_| partitioned));
     let joining = |(task, planned): (usize, &Planned)| {
         let joins = given.and_then(|given| given.joins(task)).into_iter().collect();
         Planned { joins, ..planned.clone() }
@@ -377,6 +379,7 @@ fn one_block(request: &Request, means: &Means, block: &mut BlockRecord) -> Resul
     let colors = |task: usize, count: u32| -> Vec<Color> {
         let own = &planned[task].partitions;
         let partitions = (0..count).filter(|partition| match planned[task].requirement {
+            _ if !partitioned => true,
             Some(_) => own.contains(partition),
             None => !taken.contains(partition),
         });
@@ -395,14 +398,18 @@ fn one_block(request: &Request, means: &Means, block: &mut BlockRecord) -> Resul
     let mut hooks = Hooks {
         move_to_colors: &mut |task, pids| {
             let Some(mut coloring) = of(task) else { return Ok(()) };
-            for pid in pids {
-                let owner = Owner::of(pid.0 as u32).map_err(|error| hints::text(&error))?;
-                coloring.grant(owner, None).map_err(|error| hints::text(&error))?;
+            if partitioned {
+                for pid in pids {
+                    let owner = Owner::of(pid.0 as u32).map_err(|error| hints::text(&error))?;
+                    coloring.grant(owner, None).map_err(|error| hints::text(&error))?;
+                }
             }
-            coloring.move_watched(&mut watches.borrow_mut()[task], pids).map(drop).map_err(|error| hints::text(&error))
+            let watch = &mut watches.borrow_mut()[task];
+            let moved = pids.iter().try_for_each(|pid| coloring.move_anew(*pid).map(drop));
+            moved.and_then(|()| coloring.move_watched(watch, pids).map(drop)).map_err(|error| hints::text(&error))
         },
         inspect: &mut |task, pids| {
-            let coloring = of(task)?;
+            let coloring = of(task).filter(|_| partitioned)?;
             let reports: Result<Vec<_>, RecolorError> = pids.iter().map(|pid: &Pid| coloring.inspect(*pid)).collect();
             Some(placement(coloring.colors().to_vec(), &reports.ok()?))
         },

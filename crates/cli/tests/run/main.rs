@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         fixture_trial("what_a_program_does_wrong_is_named_and_the_others_go_on", failing::failures),
         fixture_trial("without_keep_going_the_first_failure_ends_the_run", failing::first_failure),
         fixture_trial("programs_have_their_colors_and_a_comparison_has_both_sides", placing::colors_and_comparison),
+        fixture_trial("programs_lie_evenly_on_their_colors_wherever_the_kernel_put_them", placing::evenly),
         fixture_trial(
             "where_frame_numbers_are_hidden_programs_have_their_colors_by_eviction_tests",
             placing::hidden_frames,

@@ -53,6 +53,42 @@ pub fn colors_and_comparison(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+pub fn evenly(fixture: &Fixture) -> Outcome {
+    let palette = fixture.path("bits.json");
+    fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
+    let trusted = ["--memory", "1G", "--trust-palette", "--palette", palette.to_str().unwrap()];
+    let told = fixture.path("told");
+    // Most of the 32 pages of one color of 16 that the program had on one color when it began, once for each time that it was started.
+    let most = || -> Vec<u32> {
+        let text = fs::read_to_string(&told).unwrap_or_default();
+        let _ = fs::remove_file(&told);
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let program = fixture.task("same", &["same-color", "50", told.to_str().unwrap()], 5000, 4000, "line");
+    let run = fixture.plan("colors", vec![program]);
+    let evidence = fixture.evidence(&run, &[&["--duration", "1s", "--compare", "none"], &trusted[..]].concat());
+    assert_eq!(evidence.failures(), [], "{}", evidence.text);
+    // On four colors there are 8 pages of each, on all there are 2. Two blocks of each kind.
+    let mut of_run = most();
+    of_run.sort_unstable();
+    assert!(of_run.len() == 4 && of_run[1] <= 5 && (8..=11).contains(&of_run[3]), "{of_run:?}");
+    let text = format!(
+        "cpus = \"{}\"\nmethod = \"colors\"\nrefill_ns_per_partition = 1\n[[tasks]]\nname = \"same\"\ncommand = \"./task same-color 50 {}\"\nperiod = \"2ms\"\njobs = \"line\"\n",
+        fixture.cpu,
+        told.display()
+    );
+    fs::write(fixture.path("taskset.toml"), text).unwrap();
+    let mut profile = fixture.tool(&["profile", "--exceed", "0.2", "--jobs-per-run", "14", "--flat", "1000"]);
+    profile.args(["-o", "profile.json", "taskset.toml"]).args(trusted).current_dir(fixture.folder.path());
+    let output = profile.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // With 1 partition and with 16.
+    let mut of_profile = most();
+    of_profile.sort_unstable();
+    assert!(of_profile.first().is_some_and(|most| *most <= 5) && of_profile.last() == Some(&32), "{of_profile:?}");
+    Ok(())
+}
+
 pub fn hidden_frames(fixture: &Fixture) -> Outcome {
     // The runtime folder lies in memory, so that the frames of its files stay the same for the boot.
     let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| NotRun(format!("/dev/shm: {error}")))?;

@@ -1,4 +1,5 @@
 /* A program for the tests of `isochrome run`: what it does wrong is its first argument, how long a job takes in us its second. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,6 +46,49 @@ static void fault(char *memory, size_t pages)
 {
     for (size_t page = 0; page < pages; page++)
         *(volatile char *)(memory + page * PAGE) = 1;
+}
+
+/* Memory whose pages all have color 0 of 16, where the lowest bits of the frame number are the color. */
+enum { SAME = 32, CANDIDATES = 4096, COLORS = 16 };
+static char *same[SAME];
+
+static int color(int pagemap, char *page)
+{
+    uint64_t entry;
+    if (pread(pagemap, &entry, sizeof entry, (uintptr_t)page / PAGE * sizeof entry) != sizeof entry)
+        exit(1);
+    return entry % COLORS;
+}
+
+static void take_same(void)
+{
+    char *memory = faulting(CANDIDATES);
+    fault(memory, CANDIDATES);
+    int pagemap = open("/proc/self/pagemap", O_RDONLY), taken = 0;
+    for (size_t page = 0; page < CANDIDATES; page++) {
+        char *candidate = memory + page * PAGE;
+        if (taken < SAME && color(pagemap, candidate) == 0)
+            same[taken++] = candidate;
+        else
+            munmap(candidate, PAGE);
+    }
+    close(pagemap);
+    if (taken < SAME)
+        exit(1);
+}
+
+/* Appends to a file how many of these pages have the most frequent color now. */
+static void tell_most(const char *path)
+{
+    int pagemap = open("/proc/self/pagemap", O_RDONLY), of_color[COLORS] = {0}, most = 0;
+    for (int page = 0; page < SAME; page++) {
+        int pages = ++of_color[color(pagemap, same[page])];
+        most = pages > most ? pages : most;
+    }
+    close(pagemap);
+    FILE *out = fopen(path, "a");
+    fprintf(out, "%d\n", most);
+    fclose(out);
 }
 
 /* Reads a line; 0 at the end of the input. */
@@ -102,6 +146,9 @@ int main(int argc, char **argv)
         return 3;
     size_t pages = !strcmp(mode, "faults") && argc > 3 ? strtoull(argv[3], 0, 10) : 0;
     char *memory = pages ? faulting(pages) : 0;
+    int takes_same = !strcmp(mode, "same-color");
+    if (takes_same)
+        take_same();
     say("ready\n");
     for (int job = 0; line(); job++) {
         int due = job == 50;
@@ -114,6 +161,8 @@ int main(int argc, char **argv)
         work(doubles && job % 1000 == 999 ? 2 * ns : ns);
         if (pages)
             fault(memory + pages / 2 * PAGE, pages - pages / 2);
+        if (takes_same && job == 10)
+            tell_most(argv[3]);
         if (due && !strcmp(mode, "crashes"))
             abort();
         if (due && !strcmp(mode, "ends"))

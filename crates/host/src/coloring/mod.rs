@@ -465,17 +465,9 @@ impl Coloring {
 
     /// Calls `work` with a description of the frames wanted.
     pub fn with<T>(&self, work: impl FnOnce(&Wanted) -> T) -> T {
-        self.with_some(&self.colors, &self.places, work)
-    }
-
-    /// Calls `work` with a description of the frames wanted, restricted to `colors`.
-    pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
-        self.with_some(colors, &[], work)
-    }
-
-    fn with_some<T>(&self, colors: &[Color], places: &[Place], work: impl FnOnce(&Wanted) -> T) -> T {
-        let reserve = self.reserve.as_deref();
-        work(&Wanted { known: &self.known().0, colors, spread: self.spread, anew: false, reserve, places })
+        let (reserve, spread) = (self.reserve.as_deref(), self.spread);
+        let (colors, places) = (&self.colors[..], &self.places[..]);
+        work(&Wanted { known: &self.known().0, colors, spread, anew: false, reserve, places })
     }
 }
 
