@@ -1,12 +1,13 @@
-//! Fault injection: in each recoloring one system call of the tool fails, drawn at random, and the program that is recolored must not notice.
+//! Fault injection: in each recoloring one system call of the tool fails with one error, and the program that is recolored must not notice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::fixture::Fixture;
-use crate::target::{journals, left_behind, random_colors};
+use crate::target::{Target, journals, left_behind, random_colors};
 use crate::trial::{NotRun, Outcome};
 
 /// Calls that are never made to fail. Most of them cannot fail in these ways, and libraries rely on that. ptrace and waitid fail only if the
@@ -46,9 +47,15 @@ const ERRORS: [&str; 5] = ["ENOMEM", "EAGAIN", "EINTR", "ESRCH", "ENOSPC"];
 /// A tool that neither ends nor moves on for this long hangs. Stopping the program is tried for seconds, and a busy machine needs more.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// Number of faults to try, drawn at random from all.
+/// Number of attempts at having a site meet an error.
+const ATTEMPTS: u32 = 3;
+
+/// Number of pairs of a site and an error to try, drawn at random from all.
 fn faults() -> usize {
-    std::env::var("RECOLOR_FAULTS").ok().and_then(|faults| faults.parse().ok()).unwrap_or(25)
+    match std::env::var("RECOLOR_FAULTS") {
+        Ok(faults) if faults == "all" => usize::MAX,
+        faults => faults.ok().and_then(|faults| faults.parse().ok()).unwrap_or(25),
+    }
 }
 
 /// Returns a recoloring of `pid` under strace, with these options of strace. What strace itself prints goes to `trace`.
@@ -76,89 +83,189 @@ impl Drop for Trial {
     }
 }
 
-/// Returns how often each system call is made by the thread of a recoloring that makes it most often.
-fn calls(fixture: &Fixture, pid: u32) -> Result<BTreeMap<String, usize>, NotRun> {
+/// A call in a trace by `strace -f -y`.
+#[derive(Debug, PartialEq)]
+struct Call {
+    thread: String,
+    name: String,
+    /// The system call and what it is made on: a path, or the request of an ioctl. Numbers in it are `N`.
+    site: String,
+}
+
+/// Calls whose first text is a path.
+const BY_PATH: &[&str] =
+    &["access", "mkdir", "newfstatat", "openat", "readlink", "readlinkat", "rename", "statx", "unlink", "unlinkat"];
+
+impl Call {
+    /// Parses `THREAD NAME(ARGUMENTS) = RESULT`. `None` for signals, ends, and the rest of a call that another thread came between.
+    fn parse(line: &str, folder: &str) -> Option<Call> {
+        let (thread, call) = line.split_once(char::is_whitespace)?;
+        let (name, arguments) = call.trim_start().split_once('(')?;
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            return None;
+        }
+        let arguments = arguments.rsplit_once(") = ").map_or(arguments, |(arguments, _)| arguments);
+        let arguments = arguments.trim_end_matches("<unfinished ...>");
+        let between = |open: &str, close: &str| Some(arguments.split_once(open)?.1.split_once(close)?.0);
+        let path = between("\"", "\"").filter(|path| BY_PATH.contains(&name) && !path.is_empty());
+        let object = path.or_else(|| between("<", ">")).unwrap_or_default().replace(folder, "FOLDER");
+        let request = arguments.split_once(", ").filter(|_| name == "ioctl").map_or("", |(_, request)| request);
+        // Requests that strace does not know are `_IOC(A, B, C, D)`.
+        let request = request.split_once(if request.starts_with("_IOC(") { ")" } else { "," }).unwrap_or_default().0;
+        let site = format!("{name} {} {request}", without_numbers(&object));
+        Some(Call { thread: thread.to_owned(), name: name.to_owned(), site: site.trim_end().to_owned() })
+    }
+}
+
+/// Returns `text` with `N` for each number, decimal or hexadecimal.
+fn without_numbers(text: &str) -> String {
+    let (mut short, mut word) = (String::new(), String::new());
+    for character in text.chars().chain(['.']) {
+        if matches!(character, '0'..='9' | 'a'..='f') {
+            word.push(character);
+            continue;
+        }
+        short.push_str(if word.bytes().any(|byte| byte.is_ascii_digit()) { "N" } else { &word });
+        short.push(character);
+        word.clear();
+    }
+    short.pop();
+    short
+}
+
+/// Returns the sites of a recoloring, each with its system call and the numbers of its calls among those of the same system call in their thread.
+fn sites(fixture: &Fixture, pid: u32) -> Result<BTreeMap<String, (String, Vec<usize>)>, NotRun> {
     let path = fixture.path("trace").display().to_string();
-    let traced = traced(fixture, pid, "0-3", &path, &[]).output();
+    let traced = traced(fixture, pid, "0-3", &path, &["-y"]).output();
     let output = traced.map_err(|_| NotRun("strace is not installed".to_owned()))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         return Err(NotRun(format!("a recoloring cannot be traced here: {said}")));
     }
-    let mut of_threads: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let folder = fixture.folder.path().display().to_string();
+    let mut made: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut sites: BTreeMap<String, (String, Vec<usize>)> = BTreeMap::new();
     for line in fs::read_to_string(&path).unwrap().lines() {
-        // `THREAD NAME(ARGUMENTS) = RESULT`; the rest of a call that another thread came between begins with `<`.
-        let Some((thread, call)) = line.split_once(char::is_whitespace) else { continue };
-        let Some((name, _)) = call.trim_start().split_once('(') else { continue };
-        if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && !LEFT_ALONE.contains(&name) {
-            *of_threads.entry((name.to_owned(), thread.to_owned())).or_default() += 1;
+        let Some(Call { thread, name, site }) = Call::parse(line, &folder) else { continue };
+        if LEFT_ALONE.contains(&name.as_str()) {
+            continue;
         }
+        let number = made.entry((thread, name.clone())).or_default();
+        *number += 1;
+        sites.entry(site).or_insert_with(|| (name, Vec::new())).1.push(*number);
     }
-    let mut most = BTreeMap::new();
-    for ((name, _), count) in of_threads {
-        let known = most.entry(name).or_insert(0);
-        *known = count.max(*known);
+    Ok(sites)
+}
+
+/// What became of the faults at one site.
+#[derive(Default)]
+struct Tally {
+    calls: usize,
+    /// The errors that were met there.
+    met: BTreeSet<&'static str>,
+    faults: usize,
+    failed: usize,
+    repaired: usize,
+}
+
+/// Returns a table of `tallies` in Markdown. A fault that harms the program ends the test, so no row has one.
+fn table(tallies: &BTreeMap<String, Tally>) -> String {
+    let mut text = "| call | calls | errors met | faults | recolorings failed | repaired | harmed |\n|---|---|---|---|---|---|---|\n".to_owned();
+    let mut sum = [0; 5];
+    let mut row = |site: &str, numbers: [usize; 5]| {
+        let [calls, met, faults, failed, repaired] = numbers;
+        let _ = writeln!(text, "| {site} | {calls} | {met} | {faults} | {failed} | {repaired} | 0 |");
+    };
+    for (site, tally) in tallies {
+        let numbers = [tally.calls, tally.met.len(), tally.faults, tally.failed, tally.repaired];
+        sum.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+        row(&site.replace('|', "\\|"), numbers);
     }
-    Ok(most)
+    row(&format!("all {} x {} errors", tallies.len(), ERRORS.len()), sum);
+    text
+}
+
+/// Recolors the target, whose `at`th call of `name` fails with `error`, and enters the outcome for the sites that met it.
+fn fail(
+    fixture: &Fixture,
+    target: &Target,
+    colors: &str,
+    (name, at, error): (&str, usize, &'static str),
+    tallies: &mut BTreeMap<String, Tally>,
+) {
+    let fault = format!("{name} number {at} fails with {error}");
+    let (trace, inject) = (fixture.path("trace"), format!("inject={name}:error={error}:when={at}"));
+    let options = ["-y", "-e", &format!("trace={name}"), "-e", &inject];
+    let mut command = traced(fixture, target.pid(), colors, &trace.display().to_string(), &options);
+    let said = fs::File::create(fixture.path("said")).unwrap();
+    let mut tool = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = tool.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begin.elapsed() < HANGS, "{fault}: the tool hangs");
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let said = fs::read_to_string(fixture.path("said")).unwrap();
+    // The program loader ends with 127 if it cannot map a library.
+    let is_told = match status.code() {
+        Some(0) => true,
+        Some(1 | 3) => said.contains("isochrome: "),
+        Some(127) => said.contains("shared librar"),
+        _ => false,
+    };
+    assert!(is_told && !said.contains("panicked"), "{fault}: {status}: {said}");
+    let _trial = Trial { fault, said };
+    let repaired = fixture.repair(target.pid());
+    let folder = fixture.folder.path().display().to_string();
+    // A recoloring that makes fewer of these calls than the first one did meets no fault.
+    let trace = fs::read_to_string(trace).unwrap();
+    let injected = trace.lines().filter(|line| line.ends_with("(INJECTED)"));
+    let met: BTreeSet<String> = injected.filter_map(|line| Some(Call::parse(line, &folder)?.site)).collect();
+    for site in met {
+        let tally = tallies.entry(site).or_default();
+        tally.met.insert(error);
+        tally.faults += 1;
+        tally.failed += usize::from(!status.success());
+        tally.repaired += usize::from(repaired);
+    }
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0), "{counts:?}");
+    assert_eq!(journals(fixture), Vec::<String>::new());
 }
 
 /// Checks that a program goes on unharmed whichever system call of a recoloring fails, and that the tool says something, or succeeds.
+///
+/// Recolorings differ in how many calls they make, thousands of them reads of /proc. So each site fails with each error: at its first call, then, where
+/// that met another site, at others.
 pub fn every_call_fails_once(fixture: &Fixture) -> Outcome {
     let target = fixture.target("alone")?;
     target.goes_on();
-    let calls = calls(fixture, target.pid())?;
-    let mut all: Vec<(&str, usize, &str)> = Vec::new();
-    for (name, count) in &calls {
-        all.extend((1..=*count).flat_map(|at| ERRORS.map(|error| (name.as_str(), at, error))));
-    }
+    let sites = sites(fixture, target.pid())?;
+    let mut all: Vec<(&String, &'static str)> =
+        sites.keys().flat_map(|site| ERRORS.map(|error| (site, error))).collect();
     let mut rng = fastrand::Rng::with_seed(6);
     rng.shuffle(&mut all);
-    let possible = all.len();
     all.truncate(faults());
-    let (trace, mut injected, mut failed, mut repaired) = (fixture.path("trace").display().to_string(), 0, 0, 0);
-    for (name, at, error) in &all {
-        let fault = format!("{name} number {at} fails with {error}");
-        let inject = format!("inject={name}:error={error}:when={at}");
-        let options = ["-e", &format!("trace={name}"), "-e", &inject];
-        let colors = random_colors(&mut rng);
-        let mut command = traced(fixture, target.pid(), &colors, &trace, &options);
-        let said = fs::File::create(fixture.path("said")).unwrap();
-        let mut tool = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
-        let begin = Instant::now();
-        let status = loop {
-            if let Some(status) = tool.try_wait().unwrap() {
-                break status;
-            }
-            assert!(begin.elapsed() < HANGS, "{fault}: the tool hangs");
-            std::thread::sleep(Duration::from_millis(2));
-        };
-        let said = fs::read_to_string(fixture.path("said")).unwrap();
-        // The program loader ends with 127 if it cannot map a library.
-        let is_told = match status.code() {
-            Some(0) => true,
-            Some(1 | 3) => said.contains("isochrome: "),
-            Some(127) => said.contains("shared librar"),
-            _ => false,
-        };
-        assert!(is_told && !said.contains("panicked"), "{fault}: {status}: {said}");
-        let _trial = Trial { fault, said };
-        // A recoloring that makes fewer of these calls than the first one did meets no fault.
-        let is_injected = fs::read_to_string(&trace).unwrap().contains("(INJECTED)");
-        injected += usize::from(is_injected);
-        failed += usize::from(is_injected && !status.success());
-        repaired += usize::from(fixture.repair(target.pid()));
-        let counts = target.goes_on();
-        assert_eq!((counts.wrong, counts.broken_off), (0, 0), "{counts:?}");
-        assert_eq!(journals(fixture), Vec::<String>::new());
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    for (site, (_, calls)) in &sites {
+        tallies.insert(site.clone(), Tally { calls: calls.len(), ..Tally::default() });
     }
-    println!(
-        "{injected} of {} faults met, of {possible} possible ones ({} system calls, {} errors each): {failed} recolorings failed, {repaired} left \
-         something to repair",
-        all.len(),
-        calls.len(),
-        ERRORS.len()
-    );
-    assert!(2 * injected > all.len(), "{injected} of {} faults were met", all.len());
+    for attempt in 0..ATTEMPTS {
+        for (site, error) in &all {
+            if tallies[*site].met.contains(error) {
+                continue;
+            }
+            let (name, calls) = &sites[*site];
+            let at = if attempt == 0 { calls[0] } else { *rng.choice(calls).unwrap() };
+            fail(fixture, &target, &random_colors(&mut rng), (name.as_str(), at, *error), &mut tallies);
+        }
+    }
+    println!("{}", table(&tallies));
+    let met = all.iter().filter(|(site, error)| tallies[*site].met.contains(error)).count();
+    println!("{met} of {} pairs of a call and an error were met", all.len());
+    assert!(2 * met > all.len());
     let report = fixture.recolored(target.pid(), "4-7");
     assert!(left_behind(&report).is_empty(), "{report}");
     let maps = fs::read_to_string(format!("/proc/{}/smaps", target.pid())).unwrap();
