@@ -24,6 +24,9 @@ const STEAL_MIN: u64 = 20_000;
 /// withheld by the hypervisor.
 const BEGIN_MAX: u64 = 200_000;
 
+/// Longest time, in ns, that interrupts take that have waited for a CPU, in addition to the time for which they have waited.
+pub(super) const INTERRUPTS_MAX: u64 = 100_000;
+
 /// Number of intervals that are kept for every CPU, for the timeline of a violation, and number of steals.
 const INTERVALS: usize = 512;
 
@@ -65,13 +68,13 @@ impl Cpu {
     ///
     /// A CPU that wakes a thread on another one sets the clock by which the other accounts, and cannot know what is being withheld of it. What was
     /// withheld until then is accounted to the thread that seems to have the CPU, and no more than the time since then can be left out later. So
-    /// where all of that is left out, all of the time before may have been withheld as well. [Linux, kernel/sched/core.c, update_rq_clock_task]
+    /// where all of that is left out, but for interrupts that waited, all of the time before may have been withheld as well. [Linux, kernel/sched/core.c, update_rq_clock_task]
     fn withheld(&self, at: Ns, task: bool, waiting: impl Fn() -> Option<Ns>) -> Option<Steal> {
         let accounted = if self.running == 0 { Ns(0) } else { self.accounted? };
         let all = at.0.saturating_sub(self.accounted_since.0);
         let unaccounted = all.saturating_sub(accounted.0);
         let since_woken = self.woken_from_afar.map_or(0, |woken| at.0.saturating_sub(woken.0));
-        let unaccounted = match since_woken >= BEGIN_MAX && unaccounted + STEAL_MIN >= since_woken {
+        let unaccounted = match since_woken >= BEGIN_MAX && unaccounted + INTERRUPTS_MAX >= since_woken {
             true => all,
             false => unaccounted,
         };
@@ -259,14 +262,14 @@ mod tests {
             fixture.0.note(Observation { at: Ns(at), what });
         };
         // Thread 99 has the CPU when the line of 11 is written. The CPU is withheld from then on for 15 ms. 5 ms later 22 is woken by the other
-        // CPU, and the kernel accounts these 5 ms to 99.
+        // CPU, and the kernel accounts these 5 ms to 99, and 60 us for the interrupts at the end.
         fixture
             .switch(850, 22, Asleep, 11)
             .switch(900, 11, Asleep, 99)
             .fact(101_000, Observed::Released(0, Ns(101_000)));
         wake_from_afar(&mut fixture, 101_000, 11);
         wake_from_afar(&mut fixture, 5_101_000, 22);
-        fixture.event(15_101_000, EventKind::Runtime { thread: 99, time: Ns(5_100_000) });
+        fixture.event(15_101_000, EventKind::Runtime { thread: 99, time: Ns(5_100_000 + 60_000) });
         fixture.switch(15_101_000, 99, Preempted, 11);
         fixture
             .event(15_201_000, EventKind::Runtime { thread: 11, time: Ns(100_000) })

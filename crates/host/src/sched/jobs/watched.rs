@@ -6,10 +6,7 @@ use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::SwitchOut;
 
 use super::JobTracker;
-use super::cpu::Steal;
-
-/// Longest time, in ns, that interrupts take that have waited for a CPU, in addition to the time for which they have waited.
-const INTERRUPTS_MAX: u64 = 100_000;
+use super::cpu::{INTERRUPTS_MAX, Steal};
 
 /// A job that is not complete.
 #[derive(Clone, Copy, Debug)]
