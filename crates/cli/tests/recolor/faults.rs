@@ -168,7 +168,7 @@ struct Tally {
     repaired: usize,
 }
 
-/// Returns a table of `tallies` in Markdown. A fault that harms the program ends the test, so no row has one.
+/// Returns a table of the sites that met faults, in Markdown. A fault that harms the program ends the test, so no row has one.
 fn table(tallies: &BTreeMap<String, Tally>) -> String {
     let mut text = "| call | calls | errors met | faults | recolorings failed | repaired | harmed |\n|---|---|---|---|---|---|---|\n".to_owned();
     let mut sum = [0; 5];
@@ -176,12 +176,12 @@ fn table(tallies: &BTreeMap<String, Tally>) -> String {
         let [calls, met, faults, failed, repaired] = numbers;
         let _ = writeln!(text, "| {site} | {calls} | {met} | {faults} | {failed} | {repaired} | 0 |");
     };
-    for (site, tally) in tallies {
+    for (site, tally) in tallies.iter().filter(|(_, tally)| tally.faults > 0) {
         let numbers = [tally.calls, tally.met.len(), tally.faults, tally.failed, tally.repaired];
         sum.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
         row(&site.replace('|', "\\|"), numbers);
     }
-    row(&format!("all {} x {} errors", tallies.len(), ERRORS.len()), sum);
+    row(&format!("these, of {} x {} errors", tallies.len(), ERRORS.len()), sum);
     text
 }
 
@@ -215,7 +215,9 @@ fn fail(
         Some(127) => said.contains("shared librar"),
         _ => false,
     };
-    assert!(is_told && !said.contains("panicked"), "{fault}: {status}: {said}");
+    // The standard library panics if a new thread has no memory for the signal of a stack overflow. No program can answer for that.
+    let panicked = said.contains("panicked") && !said.contains("failed to allocate an alternative stack");
+    assert!(is_told && !panicked, "{fault}: {status}: {said}");
     let _trial = Trial { fault, said };
     let repaired = fixture.repair(target.pid());
     let folder = fixture.folder.path().display().to_string();
