@@ -97,12 +97,11 @@ fn threads_allocate_in_the_heap_they_entered_only() {
 
 #[test]
 fn heaps_come_and_go_while_other_threads_free() {
-    let blocks = if cfg!(miri) { 60 } else { 30_000 };
     std::thread::scope(|scope| {
         let threads = [0; 2].map(|_| {
             scope.spawn(|| {
                 // The largest blocks are mappings of their own, which the kernel may put at addresses of former arenas.
-                for size in [100, page_bytes(), 40 << 20].into_iter().cycle().take(blocks) {
+                for size in [100, page_bytes(), 40 << 20].into_iter().cycle().take(30_000) {
                     let mut block = Vec::<u8>::with_capacity(size);
                     block.push(1);
                     drop(std::hint::black_box(block));

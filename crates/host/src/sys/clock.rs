@@ -22,10 +22,7 @@ pub fn usable() -> bool {
 /// Returns the present value of the counter. Loads before the call have completed, and loads after it have not begun.
 #[inline(always)]
 pub fn now() -> Cycles {
-    // Miri interprets no such instruction.
-    #[cfg(miri)]
-    return Cycles(monotonic().0);
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(target_arch = "x86_64")]
     {
         let mut cpu = 0;
         // SAFETY: both instructions touch only registers and `cpu`. lfence is part of x86-64. rdtscp is not: where it is missing, as `usable`
@@ -37,7 +34,7 @@ pub fn now() -> Cycles {
             Cycles(ticks)
         }
     }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    #[cfg(target_arch = "aarch64")]
     {
         let ticks: u64;
         // SAFETY: Linux lets user space read cntvct_el0; dsb and isb only order this thread's accesses.

@@ -145,10 +145,6 @@ impl Arena {
     /// Gives the kernel `advice` about the whole arena. A kernel built without huge pages refuses advice about them; then there is
     /// nothing to avoid or to gain.
     fn advise(&self, advice: libc::c_int) {
-        // Miri knows no advice.
-        if cfg!(miri) {
-            return;
-        }
         // SAFETY: the range is this arena's own mapping, and none of the advice used here changes its contents.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, advice) };
     }
