@@ -58,7 +58,7 @@ pub fn evenly(fixture: &Fixture) -> Outcome {
     fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
     let trusted = ["--memory", "1G", "--trust-palette", "--palette", palette.to_str().unwrap()];
     let told = fixture.path("told");
-    // Most of the 32 pages of one color of 16 that the program had on one color when it began, once for each time that it was started.
+    // For each start of the program: how many of its 32 pages have the most frequent color. All had the same color when it began.
     let most = || -> Vec<u32> {
         let text = fs::read_to_string(&told).unwrap_or_default();
         let _ = fs::remove_file(&told);
