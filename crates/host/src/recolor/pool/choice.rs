@@ -9,7 +9,8 @@ impl Pool {
     /// Chooses a page of the pool for each page off color; `None` where no suitable page is left.
     ///
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
-    /// color is not much ahead, because neighbors are moved together.
+    /// color is not much ahead, because neighbors are moved together. Colors of which a mapping has no page yet must not be ahead in all
+    /// mappings either: many small mappings would have the colors in which the frames happen to come.
     ///
     /// Pages that the kernel [refills](crate::recolor::classified::OffColorPage::refilled) choose first, because they can only get frames of the
     /// zone from which the kernel takes frames. Where no slot has such a frame, a page on color gives its own and moves to a slot of the same
@@ -53,12 +54,15 @@ impl Pool {
             let off_color = &classified.off_color[page_at];
             let may_have = |color: usize| wanted.may_have(off_color.address, color);
             let Some(held) = classified.held.get_mut(&off_color.region) else { continue };
-            let most = held.iter().min().map_or(0, |least| least + least / 8);
+            let not_ahead = |pages: &[usize], color: usize| {
+                pages.iter().min().is_some_and(|least| pages[color] <= least + least / 8)
+            };
             let neighbor = next < self.slots.len()
                 && !taken[next]
                 && (!off_color.refilled || self.refills(&self.slots[next]))
                 && self.slots[next - 1].address + page == self.slots[next].address
-                && held[self.slots[next].color] <= most
+                && not_ahead(held, self.slots[next].color)
+                && (held[self.slots[next].color] > 0 || not_ahead(&everywhere, self.slots[next].color))
                 && may_have(self.slots[next].color);
             let pop = |lists: &mut [Vec<usize>], of: &dyn Fn(usize) -> bool| {
                 lists.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
@@ -115,6 +119,25 @@ mod tests {
         let chosen = pool.choose(&mut classified, &anywhere(&known));
         chosen.iter().flatten().for_each(|slot| of_color[slot.color] += 1);
         assert_eq!(of_color, [4; 8]);
+    }
+
+    #[test]
+    fn pages_of_many_small_mappings_get_different_colors_where_neighbors_of_the_pool_have_the_same() {
+        let page = page_bytes() as u64;
+        // As the kernel hands them out after a program that had one color, then another, gave them back.
+        let found = (0..64).map(|n| slot(n * page, n / 16, true));
+        let pool = Pool { slots: found.collect(), ..Pool::default() };
+        let off_color = |n| OffColorPage { region: n, address: 2 * n as u64 * page, refilled: false };
+        let mut classified = Classified {
+            off_color: (0..32).map(off_color).collect(),
+            held: (0..32).map(|n| (n, vec![0; 4])).collect(),
+            ..Classified::default()
+        };
+        let mut of_color = [0; 4];
+        let known = KnownColors::of_bits(16);
+        let chosen = pool.choose(&mut classified, &anywhere(&known));
+        chosen.iter().flatten().for_each(|slot| of_color[slot.color] += 1);
+        assert!(of_color.iter().all(|pages| (7..=9).contains(pages)), "{of_color:?}");
     }
 
     #[test]
