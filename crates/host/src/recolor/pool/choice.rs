@@ -5,11 +5,14 @@ use crate::recolor::classified::Classified;
 use crate::recolor::wanted::Wanted;
 use crate::sys::memory::page_bytes;
 
+/// A mapping may have more pages of one color than of another by one in this many, so that neighbors can be moved together.
+const AHEAD: usize = 8;
+
 impl Pool {
     /// Chooses a page of the pool for each page off color; `None` where no suitable page is left.
     ///
     /// A page gets the color that its mapping has least of, so that neighbors differ. But a neighbor of the previous slot is taken if its
-    /// color is not much ahead, because neighbors are moved together. Colors of which a mapping has no page yet must not be ahead in all
+    /// color is not much ahead, because neighbors are moved together. A color of which the mapping has no page yet must not be ahead in all
     /// mappings either: many small mappings would have the colors in which the frames happen to come.
     ///
     /// Pages that the kernel [refills](crate::recolor::classified::OffColorPage::refilled) choose first, because they can only get frames of the
@@ -36,10 +39,10 @@ impl Pool {
         }
         let mut taken = vec![false; self.slots.len()];
         // Between colors that a mapping has equally often, the pages of all mappings decide. Of many small mappings each would begin with the
-        // same color otherwise.
+        // same color otherwise. What a large mapping has more of does not count, because small ones would have to make up for it.
         let mut everywhere = vec![0; count];
         for held in classified.held.values() {
-            everywhere.iter_mut().zip(held).for_each(|(sum, pages)| *sum += pages);
+            everywhere.iter_mut().zip(held).for_each(|(sum, pages)| *sum += pages.min(&AHEAD));
         }
         let mut chosen = vec![None; classified.off_color.len()];
         let mut next = usize::MAX;
@@ -54,15 +57,16 @@ impl Pool {
             let off_color = &classified.off_color[page_at];
             let may_have = |color: usize| wanted.may_have(off_color.address, color);
             let Some(held) = classified.held.get_mut(&off_color.region) else { continue };
-            let not_ahead = |pages: &[usize], color: usize| {
-                pages.iter().min().is_some_and(|least| pages[color] <= least + least / 8)
+            let least = |pages: &[usize]| pages.iter().min().copied().unwrap_or_default();
+            let not_ahead = |color: usize| match held[color] {
+                0 => everywhere[color] == least(&everywhere),
+                pages => pages <= least(held) + least(held) / AHEAD,
             };
             let neighbor = next < self.slots.len()
                 && !taken[next]
                 && (!off_color.refilled || self.refills(&self.slots[next]))
                 && self.slots[next - 1].address + page == self.slots[next].address
-                && not_ahead(held, self.slots[next].color)
-                && (held[self.slots[next].color] > 0 || not_ahead(&everywhere, self.slots[next].color))
+                && not_ahead(self.slots[next].color)
                 && may_have(self.slots[next].color);
             let pop = |lists: &mut [Vec<usize>], of: &dyn Fn(usize) -> bool| {
                 lists.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
@@ -78,9 +82,9 @@ impl Pool {
             };
             let Some(at) = at else { continue };
             taken[at] = true;
-            held[self.slots[at].color] += 1;
-            everywhere[self.slots[at].color] += 1;
             let slot = self.slots[at];
+            everywhere[slot.color] += usize::from(held[slot.color] < AHEAD);
+            held[slot.color] += 1;
             let donor = if off_color.refilled && !self.refills(&slot) { donors[slot.color].pop() } else { None };
             let in_normal_zone = if donor.is_some() { self.last_in_normal_zone } else { slot.in_normal_zone };
             chosen[page_at] = Some(Slot { in_normal_zone, donor, ..slot });
@@ -138,6 +142,24 @@ mod tests {
         let chosen = pool.choose(&mut classified, &anywhere(&known));
         chosen.iter().flatten().for_each(|slot| of_color[slot.color] += 1);
         assert!(of_color.iter().all(|pages| (7..=9).contains(pages)), "{of_color:?}");
+    }
+
+    #[test]
+    fn small_mappings_do_not_make_up_for_what_a_large_one_has_more_of() {
+        let page = page_bytes() as u64;
+        // A mapping of 425 pages has as many of two colors as it may, so that neighbors could be moved together. 32 have one page.
+        let pool = Pool { slots: (0..400).map(|n| slot(2 * n * page, n % 4, true)).collect(), ..Pool::default() };
+        let off_color = |n| OffColorPage { region: n, address: 2 * n as u64 * page, refilled: false };
+        let mut classified = Classified {
+            off_color: (0..33).map(off_color).collect(),
+            held: (0..33).map(|n| (n, if n == 0 { vec![112, 100, 100, 112] } else { vec![0; 4] })).collect(),
+            ..Classified::default()
+        };
+        let known = KnownColors::of_bits(16);
+        let chosen = pool.choose(&mut classified, &anywhere(&known));
+        let mut of_color = [0; 4];
+        chosen[1..].iter().flatten().for_each(|slot| of_color[slot.color] += 1);
+        assert_eq!(of_color, [8; 4]);
     }
 
     #[test]
