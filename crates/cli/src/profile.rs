@@ -14,6 +14,7 @@ use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::probe;
 use isochrome_host::process::Pid;
+use isochrome_host::recolor::watch::Watch;
 use isochrome_host::run::profiling::profiling_run;
 use isochrome_host::run::shielding;
 use isochrome_host::runtime;
@@ -295,7 +296,7 @@ fn one_run(
     let mut move_to_colors = |_: usize, pids: &[Pid]| {
         let Some((coloring, colors)) = colored else { return Ok(()) };
         let coloring = coloring.of_another(colors.to_vec(), vec![request.cpu]);
-        pids.iter().try_for_each(|pid| coloring.move_anew(*pid).map(drop)).map_err(|error| hints::text(&error))
+        coloring.move_watched(&mut Watch::drawing_anew(), pids).map(drop).map_err(|error| hints::text(&error))
     };
     let ProfilingRequest { program, cpu, jobs, folder, counted } = *request;
     let run = profiling_run(program, cpu, jobs, folder, joins, counted, &mut move_to_colors)?;

@@ -7,7 +7,7 @@ use isochrome_host::color::ledger::{Ledger, Owner};
 use isochrome_host::coloring::report::{Event, PlacementReport};
 use isochrome_host::process::Pid;
 use isochrome_host::recolor::claim::Claim;
-use isochrome_host::recolor::watch::{Watch, family};
+use isochrome_host::recolor::watch::family;
 use isochrome_host::recolor::{self, RegionReport, Report};
 use isochrome_host::runtime;
 use isochrome_model::layout::{Align, Table};
@@ -54,7 +54,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
             !coloring.colors().is_empty(),
             "a dry run chooses no colors\n  hint: name them: `isochrome ps` lists those that are held"
         );
-        let report = coloring.inspect(pid)?;
+        let report = coloring.expect(pid)?;
         show(options, PlacementReport::expected(&report, &coloring), &report)?;
         return Ok(Verdict::Holds);
     }
@@ -63,7 +63,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     let owner = Owner::of(pid.0 as u32)?;
     coloring.grant(owner.clone(), None)?;
     let begin = Instant::now();
-    let mut watch = Watch::default();
+    let mut watch = coloring.watch();
     let unverified = |error| eprintln!("isochrome: not verified: {}", hints::text(&error));
     let verified = match coloring.move_verified(&mut watch, &pids, unverified) {
         Ok(verified) => verified,

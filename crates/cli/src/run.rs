@@ -391,7 +391,7 @@ fn one_block(request: &Request, means: &Means, partitioned: bool, block: &mut Bl
         (!colors.is_empty()).then(|| coloring.of_another(colors, vec![planned[task].cpu]))
     };
     // One watch per program. If eviction tests find the colors, the watch keeps the colors of the pages that were moved.
-    let watches: RefCell<Vec<Watch>> = RefCell::new(planned.iter().map(|_| Watch::default()).collect());
+    let watches: RefCell<Vec<Watch>> = RefCell::new(planned.iter().map(|_| Watch::drawing_anew()).collect());
     let mask = || std::fs::read_to_string(resctrl::root().join("schemata")).unwrap_or_default();
     let before = mask();
     let ways = given.map(Given::give).transpose()?;
@@ -405,8 +405,7 @@ fn one_block(request: &Request, means: &Means, partitioned: bool, block: &mut Bl
                 }
             }
             let watch = &mut watches.borrow_mut()[task];
-            let moved = pids.iter().try_for_each(|pid| coloring.move_anew(*pid).map(drop));
-            moved.and_then(|()| coloring.move_watched(watch, pids).map(drop)).map_err(|error| hints::text(&error))
+            coloring.move_watched(watch, pids).map(drop).map_err(|error| hints::text(&error))
         },
         inspect: &mut |task, pids| {
             let coloring = of(task).filter(|_| partitioned)?;

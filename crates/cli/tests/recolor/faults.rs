@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,8 @@ const ERRORS: [&str; 5] = ["ENOMEM", "EAGAIN", "EINTR", "ESRCH", "ENOSPC"];
 
 /// A tool that neither ends nor moves on for this long hangs. Stopping the program is tried for seconds, and a busy machine needs more.
 const HANGS: Duration = Duration::from_secs(60);
+
+const SIGSEGV: i32 = 11;
 
 /// Number of attempts at having a site meet an error.
 const ATTEMPTS: u32 = 3;
@@ -208,16 +211,17 @@ fn fail(
         std::thread::sleep(Duration::from_millis(2));
     };
     let said = fs::read_to_string(fixture.path("said")).unwrap();
-    // The program loader ends with 127 if it cannot map a library.
-    let is_told = match status.code() {
-        Some(0) => true,
-        Some(1 | 3) => said.contains("isochrome: "),
-        Some(127) => said.contains("shared librar"),
+    // The program loader ends with 127 if it cannot map a library, and by SIGSEGV if it has no memory of its own.
+    let is_told = match (status.code(), status.signal()) {
+        (Some(0), _) => true,
+        (Some(1 | 3), _) => said.contains("isochrome: "),
+        (Some(127), _) => said.contains("shared librar"),
+        (_, Some(SIGSEGV)) => (name, at) == ("mmap", 1) && said.is_empty(),
         _ => false,
     };
-    // The standard library panics if a new thread has no memory for the signal of a stack overflow. No program can answer for that.
-    let panicked = said.contains("panicked") && !said.contains("failed to allocate an alternative stack");
-    assert!(is_told && !panicked, "{fault}: {status}: {said}");
+    // The standard library panics or aborts if a new thread has no memory for the signal of a stack overflow. No program can answer for that.
+    let is_of_library = said.contains("failed to allocate an alternative stack");
+    assert!(is_of_library || (is_told && !said.contains("panicked")), "{fault}: {status}: {said}");
     let _trial = Trial { fault, said };
     let repaired = fixture.repair(target.pid());
     let folder = fixture.folder.path().display().to_string();

@@ -66,6 +66,31 @@ pub fn in_parts(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// Checks that a program on a quarter of the colors is spread over all of them, although all of its pages have an allowed color.
+pub fn spread(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("alone")?;
+    target.goes_on();
+    fixture.recolored(target.pid(), "0-3");
+    let share = || {
+        let (on_color, off_color, _) = on_color(fixture, target.pid(), "0-3");
+        on_color as f64 / (on_color + off_color) as f64
+    };
+    assert!(share() > 0.98, "{}", share());
+    let spread = |dry: bool| {
+        let mut command = fixture.recolor(target.pid(), "all");
+        command.arg("--spread").args(dry.then_some("--dry-run"));
+        json(&succeeding(command))
+    };
+    let expected = spread(true)["expected"]["pages"].as_u64().unwrap();
+    let report = spread(false);
+    assert!(expected > 50 && report["sweeps"].as_u64() > Some(0), "{expected}: {report}");
+    assert_eq!(left_behind(&report), Vec::<&Value>::new());
+    assert!((0.2..0.3).contains(&share()), "{}", share());
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    Ok(())
+}
+
 /// Checks that a program gets frames of a color although another program holds the frames of this color in 1 GiB. That program has given back
 /// all its other frames, and the kernel hands those out first.
 pub fn drought(fixture: &Fixture) -> Outcome {

@@ -266,6 +266,7 @@ impl<'a> Keeper<'a> {
             }
         }
         self.report.numbers = coloring.numbers().cloned();
+        self.watch = coloring.watch();
     }
 
     /// Inspects the program's pages, and moves those that are off color.
@@ -388,7 +389,7 @@ impl<'a> Keeper<'a> {
     /// Reports the expected work of a recoloring once.
     fn expect(&mut self, coloring: &Coloring) {
         if self.report.expected.is_none()
-            && let Ok(report) = coloring.inspect(self.program.pid)
+            && let Ok(report) = coloring.expect(self.program.pid)
         {
             self.report = PlacementReport::expected(&report, coloring);
             (self.hooks.tell)(Notice::Report(&self.report));

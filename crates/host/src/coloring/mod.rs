@@ -458,6 +458,16 @@ impl Coloring {
         self.with(|wanted| inspect(pid, wanted))
     }
 
+    /// Returns what moving `pid` for the first time would do, without moving any page.
+    pub fn expect(&self, pid: Pid) -> Result<Report, RecolorError> {
+        self.with(|wanted| inspect(pid, &Wanted { anew: self.spread, ..*wanted }))
+    }
+
+    /// Returns a watch over programs that this coloring moves. If pages are to be distributed evenly, it draws all of them anew at first.
+    pub fn watch(&self) -> Watch {
+        if self.spread { Watch::drawing_anew() } else { Watch::default() }
+    }
+
     /// Returns the cache level of the colors.
     pub fn level(&self) -> u8 {
         self.known().0.level()

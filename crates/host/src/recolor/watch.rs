@@ -89,6 +89,8 @@ const REST_MAX: u32 = 64;
 pub struct Watch {
     seen: BTreeMap<i32, Seen>,
     tally: Tally,
+    /// Whether all pages of a process get other frames when it is moved for the first time.
+    draws_anew: bool,
 }
 
 /// Findings of the last round about a process.
@@ -98,6 +100,8 @@ struct Seen {
     stubborn: HashSet<u64>,
     /// For each mapping, by its first address, the most frequent reason why its pages could not be moved.
     reasons: BTreeMap<u64, String>,
+    /// Whether its pages have been drawn anew.
+    drawn_anew: bool,
     /// Whether the last tests refuted that the process is on color.
     refuted: bool,
     /// Number of rounds until the stubborn pages are tried again.
@@ -111,6 +115,12 @@ struct Seen {
 }
 
 impl Watch {
+    /// Returns a watch that gives every page of a process that can be moved [another frame](Wanted::anew) when it moves the process for the first
+    /// time. A page with an allowed color would stay, and the kernel hands out first what other programs gave back, often frames of few colors.
+    pub fn drawing_anew() -> Watch {
+        Watch { draws_anew: true, ..Watch::default() }
+    }
+
     /// Returns the tally of what was done so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
@@ -219,7 +229,8 @@ impl Watch {
         }
         let seen = self.seen.entry(pid.0).or_default();
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-        let (mut report, mut classified) = inspect_pages(pid, &seen.regions, wanted)?;
+        let first = Wanted { anew: self.draws_anew && !seen.drawn_anew, ..*wanted };
+        let (mut report, mut classified) = inspect_pages(pid, &seen.regions, &first)?;
         // Pages that could not be moved may have been in a use that has ended since.
         seen.rest = seen.rest.saturating_sub(1);
         let again = seen.rest == 0;
@@ -230,7 +241,8 @@ impl Watch {
             .filter(|page| again || !seen.stubborn.contains(page))
             .collect();
         if !lost.is_empty() {
-            let done = recolor(pid, wanted, limits)?;
+            let done = recolor(pid, &first, limits)?;
+            seen.drawn_anew = true;
             self.tally.sweeps += 1;
             self.tally.add_pauses(&done.pauses_ns);
             self.tally.touched_max = self.tally.touched_max.max(done.touched);
@@ -254,6 +266,8 @@ impl Watch {
                 |region: &RegionReport| region.why.iter().max_by_key(|(_, pages)| **pages).map(|it| it.0.clone());
             let reasons = done.regions.iter().filter_map(|region| Some((region.start, most(region)?)));
             seen.reasons = reasons.collect();
+        } else if first.anew {
+            (report, classified) = inspect_pages(pid, &seen.regions, wanted)?;
         }
         // Colors known by address are kept only for pages that are on color now.
         wanted.known.retain(pid.0, &classified.on_color);
