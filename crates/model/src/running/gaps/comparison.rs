@@ -97,14 +97,18 @@ impl Run {
         compared.last().copied().filter(|_| compared.iter().all(|compared| compared.p >= ACCUSED_WRONGLY))
     }
 
-    /// Whether a watch after the run may change the conclusion: jobs exceed a limit, and the gaps during the run may account for them.
+    /// Whether a watch after the run may change what is concluded of a task: its jobs exceed limits, and the gaps during the run may account for
+    /// those beyond each limit. A task that violates one limit whatever gaps there are is violated.
     pub fn leaves_gaps_open(&self) -> bool {
-        let is_open = |task: &TaskOutcome, limit| {
+        let is_open = |task: &TaskOutcome| {
             let watched = self.gaps.iter().any(|gaps| Some(gaps.cpu) == task.cpu);
-            task.violations(limit).own() > 0 && (!watched || self.met_by_gaps(task, limit).is_some())
+            let mut exceeded = [Limit::Bound, Limit::Deadline, Limit::Budget]
+                .into_iter()
+                .filter(|limit| task.violations(*limit).own() > 0)
+                .peekable();
+            exceeded.peek().is_some() && exceeded.all(|limit| !watched || self.met_by_gaps(task, limit).is_some())
         };
-        let limits = [Limit::Bound, Limit::Deadline, Limit::Budget];
-        self.tasks.iter().any(|task| limits.into_iter().any(|limit| is_open(task, limit)))
+        self.tasks.iter().any(is_open)
     }
 
     /// Compares jobs of `task` with one watch; `None` if no job of the task exceeded `limit`.

@@ -2,7 +2,7 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 
 use super::*;
 use crate::running::fixture::{requirement, run, seen as released};
-use crate::running::{Conclusion, JobRecord, Limit, Reason, Requirement, Run, Tally, TaskOutcome};
+use crate::running::{Conclusion, JobRecord, Limit, Reason, Requirement, Run, Tally, TaskOutcome, ViolationCount};
 
 const SECOND: Ns = INTERVAL[1];
 /// Time between two releases.
@@ -145,6 +145,18 @@ fn a_watch_during_the_run_compares_the_intervals_in_which_jobs_and_gaps_were() {
     assert_eq!(concludes(overrun(4), both.clone()), Conclusion::Violated);
     assert!(!Run { gaps: both, ..overrun(4) }.leaves_gaps_open() && overrun(4).leaves_gaps_open());
     assert!(Run { gaps: watch(&[]), ..overrun(4) }.leaves_gaps_open() && !run_with(20, &[]).leaves_gaps_open());
+}
+
+#[test]
+fn nothing_is_left_open_of_a_task_that_violates_another_limit_for_certain() {
+    // Nine jobs are over the budget, which the watch does not account for. It accounts for one of them beyond the bound.
+    let run = overrun(9);
+    let mut run = Run { gaps: beside_from_the_first(&run, 20, &[]), ..run };
+    let budget = std::mem::take(&mut run.tasks[0].budget_violations);
+    run.tasks[0].bound_violations = ViolationCount { jobs: 1, needed: budget.needed[1..2].to_vec(), ..budget };
+    assert!(run.met_by_gaps(&run.tasks[0], Limit::Bound).is_some() && run.leaves_gaps_open());
+    run.tasks[0].budget_violations = budget;
+    assert!(run.met_by_gaps(&run.tasks[0], Limit::Budget).is_none() && !run.leaves_gaps_open());
 }
 
 #[test]
