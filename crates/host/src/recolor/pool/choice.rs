@@ -105,61 +105,36 @@ mod tests {
     use crate::recolor::classified::{Donor, OffColorPage};
     use crate::recolor::pool::tests::{anywhere, slot};
 
-    #[test]
-    fn pages_of_many_small_mappings_get_different_colors() {
+    /// Returns how many of 32 mappings of one page get each color, from slots at `distance` pages whose colors are `color_of`. Another mapping has
+    /// `held` pages of the colors and one that is off color, which chooses first.
+    fn of_small_mappings(distance: u64, color_of: impl Fn(u64) -> u64, held: Vec<usize>) -> Vec<usize> {
         let page = page_bytes() as u64;
-        // No slot has a neighbor, and each of 32 mappings has one page.
-        let found = (0..64).map(|n| slot(2 * n * page, n % 8, true));
-        let pool = Pool { slots: found.collect(), ..Pool::default() };
-        let mut classified = Classified {
-            off_color: (0..32)
-                .map(|n| OffColorPage { region: n, address: 2 * n as u64 * page, refilled: false })
-                .collect(),
-            held: (0..32).map(|n| (n, vec![0; 8])).collect(),
-            ..Classified::default()
-        };
-        let mut of_color = [0; 8];
-        let known = KnownColors::of_bits(16);
-        let chosen = pool.choose(&mut classified, &anywhere(&known));
-        chosen.iter().flatten().for_each(|slot| of_color[slot.color] += 1);
-        assert_eq!(of_color, [4; 8]);
-    }
-
-    #[test]
-    fn pages_of_many_small_mappings_get_different_colors_where_neighbors_of_the_pool_have_the_same() {
-        let page = page_bytes() as u64;
-        // As the kernel hands them out after a program that had one color, then another, gave them back.
-        let found = (0..64).map(|n| slot(n * page, n / 16, true));
-        let pool = Pool { slots: found.collect(), ..Pool::default() };
+        let slots = (0..400).map(|n| slot(distance * n * page, color_of(n), true)).collect();
+        let pool = Pool { slots, ..Pool::default() };
+        let none = vec![0; held.len()];
         let off_color = |n| OffColorPage { region: n, address: 2 * n as u64 * page, refilled: false };
-        let mut classified = Classified {
-            off_color: (0..32).map(off_color).collect(),
-            held: (0..32).map(|n| (n, vec![0; 4])).collect(),
-            ..Classified::default()
-        };
-        let mut of_color = [0; 4];
-        let known = KnownColors::of_bits(16);
-        let chosen = pool.choose(&mut classified, &anywhere(&known));
-        chosen.iter().flatten().for_each(|slot| of_color[slot.color] += 1);
-        assert!(of_color.iter().all(|pages| (7..=9).contains(pages)), "{of_color:?}");
-    }
-
-    #[test]
-    fn small_mappings_do_not_make_up_for_what_a_large_one_has_more_of() {
-        let page = page_bytes() as u64;
-        // A mapping of 425 pages has as many of two colors as it may, so that neighbors could be moved together. 32 have one page.
-        let pool = Pool { slots: (0..400).map(|n| slot(2 * n * page, n % 4, true)).collect(), ..Pool::default() };
-        let off_color = |n| OffColorPage { region: n, address: 2 * n as u64 * page, refilled: false };
+        let small = (1..33).map(|n| (n, none.clone()));
         let mut classified = Classified {
             off_color: (0..33).map(off_color).collect(),
-            held: (0..33).map(|n| (n, if n == 0 { vec![112, 100, 100, 112] } else { vec![0; 4] })).collect(),
+            held: BTreeMap::from_iter(small.chain([(0, held)])),
             ..Classified::default()
         };
         let known = KnownColors::of_bits(16);
         let chosen = pool.choose(&mut classified, &anywhere(&known));
-        let mut of_color = [0; 4];
+        let mut of_color = none;
         chosen[1..].iter().flatten().for_each(|slot| of_color[slot.color] += 1);
-        assert_eq!(of_color, [8; 4]);
+        of_color
+    }
+
+    #[test]
+    fn pages_of_many_small_mappings_get_different_colors() {
+        // No slot has a neighbor.
+        assert_eq!(of_small_mappings(2, |n| n % 8, vec![0; 8]), [4; 8]);
+        // Neighbors have the same color, as the kernel hands them out after a program that had one color, then another, gave them back.
+        let in_runs = of_small_mappings(1, |n| n / 16 % 4, vec![0; 4]);
+        assert!(in_runs.iter().all(|pages| (7..=9).contains(pages)), "{in_runs:?}");
+        // A large mapping has as many pages of two colors as it may, so that neighbors could be moved together. Small ones do not make up for that.
+        assert_eq!(of_small_mappings(2, |n| n % 4, vec![112, 100, 100, 112]), [8; 4]);
     }
 
     #[test]
