@@ -87,7 +87,8 @@ pub enum ColorError {
     },
     /// A cache loses its contents by itself, so fast that most eviction tests are disturbed.
     #[error(
-        "this CPU's cache loses its contents by itself: in {disturbed} of {tests} eviction tests pages were gone that nothing competed with\n  hint: try again when the machine is less busy, or on another CPU"
+        "this CPU's cache loses its contents by itself: in {disturbed} of {tests} eviction tests, pages were evicted although nothing \
+         competed with them\n  hint: try again when the machine is less busy, or on another CPU"
     )]
     CacheUnsteady {
         /// Number of tests that were disturbed.
@@ -113,7 +114,7 @@ pub enum ColorError {
     #[error("the helper that times them does not answer\n  hint: try again when the machine is less busy")]
     NoAnswer,
     /// The memory of a process through which its helper receives requests cannot be read or written.
-    #[error("what its memory says of them cannot be read or written: {source}\n  hint: has it ended?")]
+    #[error("its memory with the test requests cannot be read or written: {source}\n  hint: has it ended?")]
     RemoteUnreadable {
         /// The kernel's error.
         source: io::Error,
@@ -204,7 +205,7 @@ pub enum ColorError {
         path: PathBuf,
     },
     /// The saved palette is cut, edited or of another version.
-    #[error("{path}: not a whole saved palette of this version\n  hint: measure and save it again")]
+    #[error("{path}: the saved palette is damaged or of another version\n  hint: measure and save it again")]
     SavedPaletteDamaged {
         /// The file.
         path: PathBuf,

@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(btf.offset("task_struct", "comm").unwrap(), 12);
         assert!(btf.offset("task_struct", "state").is_err());
         assert_eq!(btf.tracepoint("sched_wakeup", &[true, false]).unwrap(), 7);
-        assert!(btf.tracepoint("sched_wakeup", &[true, true]).is_err(), "the second is no pointer");
+        assert!(btf.tracepoint("sched_wakeup", &[true, true]).is_err(), "the second is not a pointer");
         assert!(btf.tracepoint("sched_switch", &[]).is_err());
     }
 

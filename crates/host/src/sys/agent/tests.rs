@@ -504,7 +504,7 @@ fn run(case: &Case) -> io::Result<()> {
     let played = traced.work(case.rules)?;
     traced.check(case)?;
     let now = traced.frames(PROGRAM, PROGRAM_PAGES)?;
-    // Pages that the kernel has migrated meanwhile have other frames.
+    // Pages that the kernel has migrated since then have other frames.
     if migrated == migrations() {
         check_frames(&program, &pool, &now, &case.statuses)?;
     }
