@@ -30,7 +30,7 @@ fn entry<'a>(paper: &'a Paper, figure: &'a PaperFigure) -> Entry<'a> {
     for it in &compared {
         let needs_a_cause = matches!(it.agreement, Agreement::Differs | Agreement::Missing);
         assert!(!needs_a_cause || it.why.is_some(), "{name}: {}: why does it differ?", it.what);
-        assert!(it.tolerance <= 0.1, "{name}: {}: that is no agreement", it.what);
+        assert!(it.tolerance <= 0.1, "{name}: {}: the tolerance is too wide to show agreement", it.what);
     }
     assert!(!figure.measured.is_empty() || figure.unmeasured.is_some(), "{name}: why is nothing measured?");
     if let Some(kept) = &figure.page {
