@@ -234,7 +234,7 @@ fn jobs_that_lose_the_same_each_time_are_not_those_that_met_gaps() {
     assert_eq!(concludes(run_with(20, &met), gaps()), Conclusion::Inconclusive);
     let same = |more: u64| Vec::from_iter((0..6).map(|second| (s(second as f64), Ns(300_000 + more * second))));
     assert_eq!(concludes(run_with(20, &same(3000)), gaps()), Conclusion::Violated);
-    // A host whose gaps are of one length is no reason to accuse anybody.
+    // A host whose gaps are of one length is not a reason to accuse anybody.
     let equal: Vec<(Ns, Ns)> = others.iter().map(|(at, _)| (*at, Ns(300_000))).collect();
     assert_eq!(concludes(run_with(20, &same(0)), vec![watch_of(&equal)]), Conclusion::Inconclusive);
 }
