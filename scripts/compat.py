@@ -75,7 +75,7 @@ def children():
             try:
                 found.setdefault(int(status_fields(entry)[1]), []).append(int(entry))
             except (OSError, IndexError):
-                pass  # It has ended meanwhile.
+                pass  # It has ended since then.
     return found
 
 

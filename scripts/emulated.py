@@ -13,8 +13,8 @@ the results of each run are put too. QEMU translates the code of the machine (TC
 there are no caches. Colors are bits of the frame number by a palette that is given as a formula.
 
 Each check is a program in the folder of --checks, and passes where it ends with 0; with 77 it could not be run, for the reason in its last line. A
-line of the kernel's log that reports an oops, a warning, a stall, or a lock taken in the wrong order is a failure as well. Files whose name has a
-dot are no checks but for their own ending: `checks.py` is shared by all.
+line of the kernel's log that reports an oops, a warning, a stall, or a lock taken in the wrong order is a failure as well. A file whose name
+has a dot is not a check: all checks share `checks.py`, for example.
 
 Exit code: 0 all checks passed, 1 could not run, 2 a check failed, 3 none failed and some could not be run.
 """

@@ -273,7 +273,7 @@ def page(results, skipped, options):
         f"three commands come {', '.join(SHOWN_BY)}, which show that manual pages, completions and the library for C are found.",
         "The packages and the static program were built on the host by `make deb` and `make dist`.",
         "",
-        f"Seen on {datetime.date.today()}, {machine()}, commit {commit}. Other work was going on, so what `demo` concludes is no measurement of this page.",
+        f"Seen on {datetime.date.today()}, {machine()}, commit {commit}. Other work was going on, so what `demo` concludes is not a measurement of this page.",
         "",
     ]
     if options.rustup and options.downloaded:

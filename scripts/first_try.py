@@ -145,7 +145,7 @@ class Program:
 def pin(pid, cpu, priority):
     """Puts all threads of a process on `cpu`, as SCHED_FIFO of `priority`, or as an ordinary program for 0 and where root may set no priority."""
     for thread in os.listdir(f"/proc/{pid}/task"):
-        # A helper of isochrome in it may end meanwhile.
+        # A helper of isochrome in it may end at this moment.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread), {cpu})
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -550,7 +550,7 @@ class Campaign:
             if not improbable(found["off_color"], decided):
                 break
             moved = [f"{found[of]['moved']} of {found[of]['pages']}" for of in ["writer_frames", "resident_frames"]]
-            meanwhile = f"the kernel moved {moved[0]} pages of the writer meanwhile, {moved[1]} of the resident"
+            meanwhile = f"the kernel moved {moved[0]} pages of the writer in this time, {moved[1]} of the resident"
             failures.append(f"{found['off_color']} of {decided} pages are evicted by the other colors; {meanwhile}")
         if len(failures) == 2:
             result["failures"].extend(f"checker: {failure}" for failure in failures)
@@ -764,7 +764,7 @@ def main():
         if results:
             summarize(results)
     on, off = pooled([r["checker"] for r in results if r.get("checker")])
-    # A control that finds pages on color that no one confined says that the checker is blind. Pages that the kernel moves meanwhile may be off color.
+    # A control that finds pages on color that no one confined says that the checker is blind. Pages that the kernel moves during the check may be off color.
     missed, found = pooled(undisturbed([r["control"] for r in results if r.get("control")]))
     violated = on < ON_COLOR_THRESHOLD * (on + off) or found < ON_COLOR_THRESHOLD * (missed + found)
     # One that decides about nothing shows nothing.

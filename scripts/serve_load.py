@@ -254,7 +254,7 @@ class Server:
             return None
 
     def share(self, name, pids):
-        """Share of the movable pages of the processes `pids` on the colors of the class `name`; 0 if one is no member yet."""
+        """Share of the movable pages of the processes `pids` on the colors of the class `name`; 0 if one is not a member yet."""
         status = self.status()
         members = [] if status is None else [it for one in status["classes"] if one["class"] == name for it in one["members"]]
         own = {it["pid"]: it for it in members if it["pid"] in pids}

@@ -29,7 +29,7 @@ def run(*command, fails=False, **options):
 
 
 def document(*command):
-    """Runs a command, which must end with 0, and returns the JSON that it prints. What it says meanwhile on standard error is left out."""
+    """Runs a command, which must end with 0, and returns the JSON that it prints. Its output on standard error is discarded."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")

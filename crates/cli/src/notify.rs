@@ -174,7 +174,7 @@ impl Manager {
             [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
             path @ [b'/', ..] => SocketAddrUnix::new(path),
             _ => bail!(
-                "NOTIFY_SOCKET={} is no socket that messages can be passed on to\n  hint: a path, or a name with `@` before it",
+                "NOTIFY_SOCKET={} is not a socket that messages can be passed on to\n  hint: a path, or a name with `@` before it",
                 name.display()
             ),
         };

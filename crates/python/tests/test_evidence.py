@@ -50,7 +50,7 @@ def key_of(column):
 
 
 def contents_of_frames(frames):
-    """The same of polars frames; the columns that say which row it is are no content."""
+    """The same of polars frames; the columns that say which row it is are not content."""
     found = Counter()
     for frame in frames.values():
         for column in frame.columns:
@@ -252,8 +252,8 @@ def test_a_folder_is_its_evidence_or_its_one_document(tmp_path):
     ("text", "message"),
     [
         ("", "schema"),
-        ("{", "is no JSON"),
-        ("\udcff", "is no JSON"),
+        ("{", "is not JSON"),
+        ("\udcff", "is not JSON"),
         ("[]", "does not say its schema"),
         ('{"schema": 3}', "does not say its schema"),
         ('{"schema": "isochrome-nothing/1"}', "isochrome-nothing/1: is not a schema"),

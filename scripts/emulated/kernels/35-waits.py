@@ -129,8 +129,8 @@ with Waiter("sleep", str(SLEEP_S)) as waiter:
     until("the sleep has ended", 10 * SLEEP_S, lambda: waiter.report.read_text() != "sleeps")
     took, status = waiter.report.read_text().split()
     print(f"a sleep of {SLEEP_S} s took {took} s, status {status}, through {waiter.moved} recolorings")
-    require(status == "0" and float(took) >= SLEEP_S, "it was not broken off")
-    require(float(took) < SLEEP_S + 5, "it did not begin anew")
+    require(status == "0" and float(took) >= SLEEP_S, "it was not interrupted")
+    require(float(took) < SLEEP_S + 5, "it was not repeated")
 with Waiter("suspended") as waiter:
     missed, _ = waiter.missed("recolored {} times, the signal blocked but for the waits")
 require(missed == 0, "a signal that is blocked but for the waits is never missed")

@@ -86,7 +86,7 @@ def is_on(pid, name):
 def stopped():
     """Stops the service, and forgets how often it has failed."""
     run("systemctl", "stop", SERVICE)
-    # A service that systemd has unloaded meanwhile has nothing to forget, which is an error of this command.
+    # A service that systemd has unloaded since then has nothing to forget, which is an error of this command.
     subprocess.run(["systemctl", "reset-failed", SERVICE], capture_output=True)
 
 

@@ -150,7 +150,7 @@ impl Tracer<'_> {
                 WaitStatus::Stopped(pid, signal) => (pid, Some(signal)),
                 _ => continue,
             };
-            // The thread may have been killed meanwhile.
+            // The thread may have been killed since then.
             match ptrace::syscall(pid, signal) {
                 Ok(()) | Err(Errno::ESRCH) => {}
                 Err(error) => panic!("{pid}: {error}"),
@@ -185,7 +185,7 @@ impl Tracer<'_> {
             (registers.rdi, registers.rsi, registers.rdx) = (before.rdi, before.rsi, before.rdx);
             (registers.r10, registers.r8, registers.r9) = (before.r10, before.r8, before.r9);
         }
-        // The thread may have been killed meanwhile.
+        // The thread may have been killed since then.
         let _ = ptrace::setregs(pid, registers);
     }
 }

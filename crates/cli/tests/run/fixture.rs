@@ -149,7 +149,7 @@ pub struct Task {
     pub program: Value,
 }
 
-/// Evidence of a run, and how long CPUs were withheld meanwhile.
+/// Evidence of a run, and how long CPUs were withheld during the run.
 pub struct Evidence {
     pub run: Value,
     pub code: i32,

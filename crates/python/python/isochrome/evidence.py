@@ -58,7 +58,7 @@ class Evidence:
         """Reads a file, or a folder's `evidence.json`, or the one document that is there. A file may have several of one schema, each on
         a line, as `map --watch --json` prints them.
 
-        Raises IsochromeError if it is no JSON of isochrome, or of a version of its schema that this package does not read. Evidence,
+        Raises IsochromeError if it is not JSON of isochrome, or of a version of its schema that this package does not read. Evidence,
         plans and analyses are read in their first version, too; `documents` then has the present one, which numbers partitions from 0.
         """
         path = Path(path)
@@ -200,7 +200,7 @@ def _document_in(folder: Path) -> Path:
 
 
 def _text(file: Path) -> str:
-    # What is no text is no JSON either, and is then refused as such.
+    # Bytes that are not text are replaced: the result is not JSON either, and is refused as such.
     return file.read_text(encoding="utf-8", errors="replace")
 
 
@@ -219,9 +219,9 @@ def _documents(text: str) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
     except json.JSONDecodeError as error:
-        raise IsochromeError(f"is no JSON: {error}\n  hint: `--json` of a verb prints some, and `-o FILE` writes it") from None
+        raise IsochromeError(f"is not JSON: {error}\n  hint: `--json` of a verb prints some, and `-o FILE` writes it") from None
     if not found or not all(isinstance(document, dict) and isinstance(document.get("schema"), str) for document in found):
-        raise IsochromeError("does not say its schema, so it is no document of isochrome\n  hint: docs/reference/json.md lists them")
+        raise IsochromeError("does not say its schema, so it is not a document of isochrome\n  hint: docs/reference/json.md lists them")
     return found
 
 
