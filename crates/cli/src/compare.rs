@@ -291,10 +291,7 @@ fn settings(options: &CompareOptions, seed: u64) -> Result<Settings> {
     let duration = |time: Ns| Duration::from_nanos(time.0);
     ensure!(options.window.0 > 0, "the length of a window is 0\n  hint: --window 1s");
     ensure!(options.margin > 0.0, "a margin of 0 cannot be ruled out\n  hint: --margin 3");
-    ensure!(
-        options.rate > 0.0 && options.rate.is_finite(),
-        "the rate of requests must be above 0\n  hint: --rate 1000"
-    );
+    ensure!(options.rate > 0.0 && options.rate.is_finite(), "the rate must be above 0\n  hint: --rate 1000");
     Ok(Settings {
         blocks: options.windows / block_windows(&[]),
         found: options.found,

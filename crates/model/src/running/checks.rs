@@ -139,7 +139,7 @@ fn about<'c, 'a>(checks: &'c mut Vec<Check<'a>>, reason: &Reason) -> &'c mut Che
 }
 
 impl<'a> Check<'a> {
-    /// Returns a check that nothing speaks against yet.
+    /// Returns a check without reasons against it.
     fn of(task: Option<&str>, aspect: Aspect) -> Check<'a> {
         Check {
             task: task.map(str::to_owned),
