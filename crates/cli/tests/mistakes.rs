@@ -24,9 +24,9 @@ struct Mistake {
     /// The words behind `isochrome`. `KERNEL` stands for a thread of the kernel, `ITSELF` for the command's own process.
     line: &'static str,
     code: i32,
-    /// What went wrong.
+    /// Text that the answer must contain: what went wrong.
     says: &'static str,
-    /// What to type; contained in a hint.
+    /// Text that a hint of the answer must contain: a command or a change.
     suggests: &'static str,
 }
 
@@ -288,7 +288,7 @@ fn page(answers: &[Answer]) -> String {
     page
 }
 
-/// Returns the part of an answer that is the same everywhere: up to the last hint.
+/// Returns the part of an answer that is the same on every machine. It ends with the last hint.
 fn shown(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let last =

@@ -275,7 +275,7 @@ const POLL_SEEN: Duration = Duration::from_millis(2);
 const QUARTERS_FILLED: usize = 3;
 /// Time from filling the last line to walking the first, in ns: enough for a handoff and back in most samples.
 const HANDOFF: u64 = 30_000;
-/// The same for a poll.
+/// Time from filling the last line to walking the first around a poll, in ns: enough for the poll in most samples.
 const POLL: u64 = 60_000;
 /// Largest delay of a usable sample, in ns.
 const LATE: u64 = 1_000;

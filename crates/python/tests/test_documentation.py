@@ -1,4 +1,4 @@
-"""What is documented: every public name has a docstring, examples print what they say, and all of it passes mypy --strict."""
+"""Tests of the documentation: every public name has a docstring, examples print what they say, and everything passes mypy --strict."""
 
 import ast
 import doctest
@@ -30,7 +30,7 @@ def public_modules():
 
 
 def public_names():
-    """Every public name with what it is: of the package, of its modules, and of their classes."""
+    """Every public name of the package, of its modules and of their classes, with its object."""
     for module in public_modules():
         yield module.__name__, module
         names = module.__all__ if hasattr(module, "__all__") else [

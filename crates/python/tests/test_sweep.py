@@ -1,4 +1,4 @@
-"""Sweeps: what comes out does not depend on who died on the way."""
+"""Tests of sweeps: the results do not depend on which workers died."""
 
 import contextlib
 import hashlib
@@ -46,7 +46,7 @@ def digests(folder):
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory):
-    """What an experiment gives that nothing happens to, worked off in one process without Dask."""
+    """The results of an experiment that runs undisturbed in one process without Dask."""
     folder = tmp_path_factory.mktemp("undisturbed")
     path = folder / "small.toml"
     path.write_text(TEXT)

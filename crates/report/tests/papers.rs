@@ -1,4 +1,5 @@
-//! Compares docs/results/papers.md and its drawings with what is played, but for figures that take long. After an intended change run `make papers`, and inspect the files.
+//! Compares docs/results/papers.md and its drawings with simulated figures, except figures that take long. After an intended change run `make
+//! papers`, and inspect the files.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub struct Call<'a> {
     pub number: i64,
     pub arguments: [u64; 6],
-    /// What the call returns: a value, or a negative error number.
+    /// Return value of the call, or a negative error number.
     pub result: i64,
     /// Address in the thread's stack below which nothing is in use.
     pub free_stack: u64,

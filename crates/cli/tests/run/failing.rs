@@ -1,4 +1,4 @@
-//! Tests of what goes wrong: programs that fail, a full disk, and plans that are refused.
+//! Tests of failures: programs that fail, a full disk, and plans that are refused.
 
 use std::fs;
 use std::process::Command;
