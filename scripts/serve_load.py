@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keeps services on the colors of a policy by `isochrome serve`, restarts them again and again beside `stress-ng --vm`, and checks what they give.
+"""Keeps services on the colors of a policy by `isochrome serve`, restarts them again and again beside `stress-ng --vm`, and checks their results.
 
     scripts/serve_load.py --binary target/release/isochrome --minutes 60
     scripts/serve_load.py --binary target/release/isochrome --minutes 5 --kills 10     # kills the server 10 times a minute, and restarts it
@@ -52,7 +52,7 @@ int main(void) {
 
 
 class Member:
-    """A service: `start` starts it, `check` returns what is wrong with what it gives, `stop` ends it."""
+    """A service: `start` starts it, `check` returns the errors in its results, `stop` ends it."""
 
     def __init__(self, name, folder):
         self.name, self.folder = name, folder / name
