@@ -291,7 +291,7 @@ def plant(path, fault, rng):
 
 
 def improbable(off, pages):
-    """Whether so many pages off color are significantly more than 1 %."""
+    """Whether `off` of `pages` pages off color are significantly more than 1 %."""
     rate = 1 - ON_COLOR_THRESHOLD + FALSE_ALARMS
     fewer = sum(math.comb(pages, count) * rate**count * (1 - rate) ** (pages - count) for count in range(off))
     return 1 - fewer < CHECKER_SIGNIFICANCE
@@ -303,7 +303,7 @@ def pooled(parts):
 
 
 def is_undecided(found):
-    """Whether so many pages are undecided that nothing can be said."""
+    """Whether too many pages are undecided for a conclusion."""
     return improbable(found["pages"] - found["on_color"], found["pages"])
 
 

@@ -108,7 +108,7 @@ class RedisServer(Member):
         return [f"{wrong} wrong values"] if wrong else []
 
     def stop(self):
-        # What is saved is read at the next start.
+        # The next start reads the saved data.
         saved = self.client()("SAVE")
         self.end(signal.SIGTERM)
         return [] if saved == "OK" else [f"SAVE: {saved}"]

@@ -16,7 +16,7 @@ use clap::error::ErrorKind;
 
 use crate::args::{Arguments, SEPARATE};
 
-/// Replaces this process by the program that `words`, which the parser refused with `error`, are meant for.
+/// Replaces this process by an external program if `words` name one. The parser has refused `words` with `error`.
 ///
 /// The program gets this process's arguments, standard streams and signals, and its exit code is the command's. `isochrome help NAME` asks it for
 /// `--help`. Returns only if no program was executed: the error message, or `None` if the words are simply wrong.

@@ -17,16 +17,16 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Time between two drawings of a line on a terminal.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How long a step takes.
+/// Duration of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// As long as its remaining parts, by the rate of those that are done.
+    /// The duration follows from the remaining parts, by the rate of those that are done.
     ByParts,
-    /// This long.
+    /// The duration is known.
     For(Duration),
-    /// At most this long.
+    /// The duration has a limit.
     AtMost(Duration),
-    /// A time that these words describe.
+    /// The duration is described by these words.
     Words(&'static str),
 }
 

@@ -109,7 +109,7 @@ impl fmt::Display for ReplacementTest {
     }
 }
 
-/// A measurement that contradicts bounds: they assume LRU, and charge refills.
+/// A measurement that contradicts bounds, because the bounds assume LRU and charge refills.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Contradicted {
     /// Names of the tasks that are charged for refilling partitions.

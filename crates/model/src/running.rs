@@ -57,7 +57,7 @@ pub const OFF_COLOR_MAX: f64 = 0.01;
 /// Least share of the jobs expected from the period that a run of an earlier version must have seen. Those versions did not count releases.
 const EARLIER_JOBS_MIN: f64 = 0.9;
 
-/// Largest share of the releases that may be left out because isochrome was held up.
+/// Largest share of the releases that may be left out because isochrome itself was delayed.
 pub const SKIPPED_MAX: f64 = 0.01;
 
 /// Longest response time that the analysis allows a task.

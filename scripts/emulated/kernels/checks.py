@@ -34,7 +34,7 @@ class Holder:
         # In its first rounds it gets more memory, which a recoloring that has looked before leaves where it is.
         until("the program has checked its memory three times", 120, lambda: self.rounds() >= 3)
         self.pid = self.process.pid
-        # What starts the program, such as `isochrome exec`, is its parent, or has become the program.
+        # A command that starts the program, such as `isochrome exec`, is its parent or has become the program itself.
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         self.pid = int(children[0]) if children else self.pid
 

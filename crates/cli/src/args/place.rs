@@ -215,7 +215,7 @@ pub enum PolicyVerb {
         #[arg(long, value_name = "N")]
         level: Option<u8>,
     },
-    /// Show what a policy would change in the one in force
+    /// Show the changes that a policy would make to the one in force
     Diff {
         /// Policy to compare
         #[arg(value_name = "FILE", default_value = "/etc/isochrome/policy.toml")]

@@ -115,20 +115,20 @@ enum Kind {
     Hit,
     /// Lines that were displaced.
     Miss,
-    /// One more page than there are ways, over and over.
+    /// Visits to one more page than there are ways, over and over.
     Cyclic,
     /// Pages that were visited again before others came.
     Reused,
-    /// As many pages as there are ways, over and over.
+    /// Visits to as many pages as there are ways, over and over.
     Fitting,
 }
 
 /// Memory of one color, and the visits to it.
 struct Block {
     own: ColoredRegion,
-    /// One more page than there are ways.
+    /// Visit to one more page than there are ways.
     cycle: Visit,
-    /// As many pages as there are ways.
+    /// Visit to as many pages as there are ways.
     all: Visit,
     /// The first pages of `all`.
     first: Visit,

@@ -122,7 +122,7 @@ pub enum RequestError {
     Taken {
         /// The process.
         pid: i32,
-        /// Its class.
+        /// The class of the process.
         class: String,
     },
     /// Only root may do this.

@@ -26,7 +26,7 @@ const KILL: i32 = 9;
 pub struct Party {
     /// Command line or name of the program.
     pub name: String,
-    /// Its process.
+    /// Process of the program.
     pub pid: Pid,
     /// Start time of the process, which distinguishes it from a later one with the same number.
     start_time: u64,

@@ -54,7 +54,7 @@ pub trait Place {
 pub struct Side {
     /// Name of the program.
     pub name: String,
-    /// Its process.
+    /// Process of the program.
     pub pid: Pid,
     /// Whether the program ends with the experiment.
     pub is_ours: bool,

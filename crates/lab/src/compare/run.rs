@@ -29,7 +29,7 @@ const GIVEN_UP_MAX: u64 = 1;
 pub struct Settings {
     /// Most blocks.
     pub blocks: u64,
-    /// Number of windows as found before anything is moved.
+    /// Number of windows before anything is moved, with the pages where they were found.
     pub found: u64,
     /// Length of a window.
     pub window: Duration,

@@ -103,17 +103,17 @@ pub const SMALL: Bytes = Bytes(1 << 20);
 /// Why a process is left alone although a member of a class matches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftAlone {
-    /// It is the first process, on which all others depend.
+    /// The process is the first one, on which all others depend.
     First,
-    /// It is the server itself.
+    /// The process is the server itself.
     Server,
-    /// It is a thread of the kernel.
+    /// The process is a thread of the kernel.
     Kernel,
-    /// Another program traces it.
+    /// Another program traces the process.
     Traced,
-    /// It has run for less than [`YOUNG`], and its class has the rest.
+    /// The process has run for less than [`YOUNG`], and its class has the rest.
     Young,
-    /// It has less memory than [`SMALL`], and its class has the rest.
+    /// The process has less memory than [`SMALL`], and its class has the rest.
     Small,
 }
 

@@ -46,11 +46,11 @@ pub struct Slot {
     pub color: usize,
     /// Whether its frame is in the zone from which the kernel takes frames first; `None` if that is not known.
     pub in_normal_zone: Option<bool>,
-    /// A page that gets the frame of the slot, whereas its own frame comes into the slot, for the page that has chosen the slot.
+    /// A page that is moved to the frame of the slot. Its own frame then goes to the page that has chosen the slot.
     pub donor: Option<Donor>,
 }
 
-/// Divisor of the needed memory. The quotient is the first draw, which shows how many frames of the colors come.
+/// Divisor of the needed memory. The quotient is the size of the first draw, which shows the share of frames that have the colors.
 const FIRST: u64 = 4;
 /// Least size of a draw, unless less is needed.
 const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);

@@ -17,7 +17,8 @@ const UNION: u32 = 5;
 const TYPEDEF: u32 = 8;
 const FUNCTION_PROTOTYPE: u32 = 13;
 
-/// Most unnamed structures inside each other. The kernel has two or three; a description in which one holds itself has no end.
+/// Most levels of unnamed structures inside each other. The kernel has two or three levels. The limit ends the search in a description in which a
+/// structure holds itself.
 const NESTED: u32 = 16;
 
 /// The types of a kernel, by their numbers.

@@ -20,13 +20,13 @@ const RESPONSE_MAX: usize = 16 << 20;
 /// Protocol of the requests, which determines the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// A connection is made and closed.
+    /// A connection is opened and closed.
     Connect,
-    /// Some bytes are sent, and the same bytes come back.
+    /// Some bytes are sent, and the server has to send the same bytes back.
     Echo,
-    /// `PING` is sent by the protocol of Redis, and any line comes back.
+    /// `PING` is sent by the protocol of Redis, and the server has to answer with a line.
     Ping,
-    /// A file is requested by HTTP/1.1, and comes back whole.
+    /// A file is requested by HTTP/1.1, and the server has to send all of it.
     Http,
 }
 

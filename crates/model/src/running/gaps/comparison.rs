@@ -64,10 +64,10 @@ pub struct GapComparison {
     /// Whether the clock was watched during the run, and not after it.
     #[serde(default)]
     pub during: bool,
-    /// Probability of so many intervals if gaps meet jobs as often, per time, as the watching thread. This is the smallest probability for the
-    /// shortest length needed in each octave, times the number of these lengths. For a budget, also the probability that jobs which meet gaps lose
-    /// times as equal as the observed ones. Each of the two is divided by its part of the probability of a wrong accusation, and the smaller one
-    /// counts.
+    /// Probability of at least this number of intervals if gaps meet jobs as often, per time, as the watching thread. This is the smallest
+    /// probability for the shortest length needed in each octave, times the number of these lengths. For a budget, also the probability that jobs
+    /// which meet gaps lose times as equal as the observed ones. Each of the two is divided by its part of the probability of a wrong accusation, and
+    /// the smaller one counts.
     pub p: f64,
 }
 
@@ -171,7 +171,8 @@ impl UnreportedGaps {
         })
     }
 
-    /// Returns the number of intervals of the run with jobs that were compared with gaps seen during the run, and the probability of so many.
+    /// Returns the number of intervals of the run with jobs that were compared with gaps seen during the run, and the probability of at least this
+    /// number of them.
     ///
     /// `share`: share of all time that the task had. `time`: from the beginning of the watch until the end of the run.
     fn during(&self, needed: &[NeededGap], share: f64, time: Ns) -> (usize, f64) {
@@ -203,8 +204,8 @@ impl UnreportedGaps {
         (needed.clone().count(), smallest_of_octaves(needed.clone().map(|(_, gap)| *gap), improbable))
     }
 
-    /// Returns the probability of so many intervals of a run for `duration` with jobs, by the gaps seen after it. `share`: share of the time
-    /// that the task had.
+    /// Returns the probability of at least the observed number of intervals with jobs in a run for `duration`, by the gaps seen after it. `share`:
+    /// share of the time that the task had.
     fn after(&self, needed: &[NeededGap], share: f64, duration: Ns) -> f64 {
         let [run, watch] = [duration, self.watched].map(|time| self.intervals(time) as f64);
         smallest_of_octaves(needed.iter().map(|needed| needed.gap), |length| {
