@@ -207,7 +207,7 @@ fn outcome_text(outcome: &Outcome) -> String {
                  the color it says\n",
                 share * 100.0
             ),
-            None => format!("NOT VERIFIED: of {pages} pages of fresh memory the palette knew no frame\n"),
+            None => format!("NOT VERIFIED: the palette knew no frame of {pages} pages of fresh memory\n"),
         });
     }
     shown

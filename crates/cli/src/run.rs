@@ -191,8 +191,8 @@ fn request<'a>(
     }
 }
 
-/// Writes evidence and report into the folder of the run, writes the verdicts for CI systems, and prints the evidence. Fails with `unrecorded` if some jobs could not be written;
-/// `written` of them were.
+/// Writes evidence and report into the folder of the run, writes the verdicts for CI systems, and prints the evidence. Fails with `unrecorded` if
+/// some jobs could not be written. `written`: number of the jobs that were.
 fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::Error>, written: u64) -> Result<()> {
     let folder = &options.output;
     let kept = files::write_json(&folder.join("evidence.json"), evidence)

@@ -28,8 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::{Fact, Source};
 use crate::units::{CpuId, Ns, format_list};
 
-/// Divisor of a step's window. The quotient is how much longer the window of the next step is: 12.5 %, so that there are about six
-/// steps in an octave.
+/// Divisor of a step's window. The next step's window is longer by the quotient, 12.5 %, so that there are about six steps in an octave.
 const GROWTH: u64 = 8;
 
 /// A time for which a CPU was withheld from the thread that watched the clock.

@@ -43,7 +43,7 @@ pub fn opening(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Checks that a part of the pages ends with the pause in which its time has passed, and leaves the rest to the next one.
+/// Checks that a recoloring of a part of the pages ends with the pause in which its time runs out, and leaves the other pages to the next recoloring.
 pub fn in_parts(fixture: &Fixture) -> Outcome {
     let target = fixture.target("alone")?;
     target.goes_on();

@@ -152,7 +152,7 @@ pub enum ColorError {
     },
     /// Pages of known color evict pages of other colors, because some of them have other frames now.
     #[error(
-        "pages of known color evict pages of other colors: they were given other frames; of {pairs} eviction tests beside a control without a traversal, {by_set} lost such a page in the test alone, and {by_itself} in the control alone\n  hint: try again, and they are measured anew"
+        "pages of known color evict pages of other colors, because they were given other frames. In {pairs} pairs of an eviction test and a control without a traversal, {by_set} lost such a page in the test alone, and {by_itself} in the control alone\n  hint: try again, and they are measured anew"
     )]
     ReferenceMixed {
         /// Number of pairs in which only the test lost a page with which nothing should have competed.
@@ -212,7 +212,7 @@ pub enum ColorError {
     },
     /// The palette knows the frames of too few pages of fresh memory to be tested.
     #[error(
-        "the palette cannot be tested: of {pages} pages of fresh memory it knows the frames of {known}, too few of some color\n  hint: measure more of the memory that is free"
+        "the palette cannot be tested: it knows the frames of {known} of {pages} pages of fresh memory, too few of some color\n  hint: measure more of the memory that is free"
     )]
     PaletteUntested {
         /// Number of pages looked up.

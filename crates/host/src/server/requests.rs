@@ -96,7 +96,7 @@ pub enum RequestError {
     NoSuchClass {
         /// The name.
         class: String,
-        /// The classes that there are.
+        /// Names of all classes.
         there: String,
     },
     /// The class is not open to the user.

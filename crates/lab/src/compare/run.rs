@@ -14,7 +14,7 @@ use super::{Condition, Placed, Statistic, Window};
 
 /// Number of windows of each condition in a block.
 const EACH: usize = 2;
-/// Number of windows in a row in which nothing could be measured after which the experiment ends.
+/// Number of windows in a row without a measurement after which the experiment ends.
 const FAILURES_MAX: u32 = 4;
 /// Number of windows in a row for which the programs could not be placed after which the experiment ends. Beside a busy CPU a placement fails
 /// several times in a row now and then.

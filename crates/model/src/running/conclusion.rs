@@ -182,7 +182,7 @@ impl fmt::Display for Reason {
             Reason::NoBound { task } => write!(f, "{task}: the plan has no bound for it"),
             Reason::Lost { events } => write!(f, "{events} events of the scheduler were lost, so jobs may be missing"),
             Reason::Missing { task, releases, of } => {
-                write!(f, "{task}: of {releases} of {of} releases no job was seen, and no reason is known")
+                write!(f, "{task}: {releases} of {of} releases have no job that was seen, and no reason is known")
             }
             Reason::Absent { task, releases, of, allowed } => write!(
                 f,

@@ -115,7 +115,7 @@ impl Needs {
 pub struct Lacking {
     /// Number of frames that are lacking in all colors together.
     pub frames: usize,
-    /// Number of frames that are lacking of the scarcest color.
+    /// Number of frames of the scarcest color that are lacking.
     pub scarce: usize,
 }
 
@@ -131,7 +131,7 @@ impl Lacking {
 impl Pool {
     /// Returns the memory to touch next, at most the `left` bytes that may still be touched; `None` if nothing is needed or left.
     ///
-    /// The first draw covers only a part of what is needed, unless the frames of the process suggest that all colors come alike.
+    /// The first draw covers only a part of what is needed, unless the frames of the process suggest that all colors are equally frequent.
     pub fn next_draw(&mut self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
         self.needed(classified, wanted, left).or_else(|| self.look(classified, left))
     }
