@@ -4,7 +4,7 @@
     scripts/book.py check             checks all links of docs, README.md and CHANGELOG.md, and that every page is in docs/SUMMARY.md once
     scripts/book.py built [FOLDER]    checks all links of the HTML that mdBook has built: target/book unless told otherwise
     scripts/book.py preprocess ...    a preprocessor of mdBook (docs/book.toml), by standard input and output: links that lead out of the
-                                      book, as to a script, become the path of what they lead to
+                                      book, as to a script, become the path of that file
 
 `check` and `built` print what is wrong, and exit with 1; with 0 if nothing is.
 """
@@ -115,7 +115,7 @@ def check():
 
 
 def path_instead(page, match):
-    """Returns what stands for a link on `page`, a path in the book: the link, or its text and the path of what lies outside."""
+    """Returns the replacement of a link on `page`, a path in the book: the link itself, or its text and the path of a file outside the book."""
     target = urllib.parse.urlsplit(match[3])
     if match[1] or is_elsewhere(target) or not target.path:
         return match[0]

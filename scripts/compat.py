@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs real programs with and without isochrome and compares what they give; `make compat` builds, installs and runs it all.
+"""Runs real programs with and without isochrome, and compares their output; `make compat` builds, installs and runs it all.
 
     scripts/compat.py --binary target/release/isochrome          # writes docs/results/compat.md and target/compat.json
     scripts/compat.py --binary target/release/isochrome --only redis
@@ -52,11 +52,11 @@ PLAIN_SECONDS = 2
 
 
 class Failed(Exception):
-    """The program did not do what its check asks for; says what."""
+    """A program failed its check. The message says why."""
 
 
 class Missing(Exception):
-    """Something that the program needs is not here; says what."""
+    """A requirement of a program is missing. The message names it."""
 
 
 # Processes
@@ -75,7 +75,7 @@ def children():
             try:
                 found.setdefault(int(status_fields(entry)[1]), []).append(int(entry))
             except (OSError, IndexError):
-                pass  # It has ended meanwhile.
+                pass  # It has ended since then.
     return found
 
 
@@ -87,14 +87,14 @@ def descendants(pid):
 
 
 def adopt_orphans():
-    """Makes what a child leaves behind a child of this process, so that it can be found and ended."""
+    """Makes this process the parent of processes that a child leaves behind, so that they can be found and ended."""
     PR_SET_CHILD_SUBREAPER = 36
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def end_descendants(program):
-    """Kills all that this process started, and waits until it has ended; `program` keeps its own exit status."""
+    """Kills all processes that this process started, and waits until they have ended; `program` keeps its own exit status."""
     limit = time.monotonic() + 10
     while time.monotonic() < limit:
         left = descendants(os.getpid())
@@ -113,7 +113,7 @@ def end_descendants(program):
 
 
 def reports(text):
-    """The reports in what `recolor --json` prints: one, or one for each process of a tree."""
+    """Returns the reports in the output of `recolor --json`: one, or one for each process of a tree."""
 
     def of(value):
         if isinstance(value, list):
@@ -131,7 +131,7 @@ def reports(text):
 
 
 def summed(parts):
-    """One report of several processes."""
+    """Returns one report with the sums of the reports of several processes."""
     whole = {"resident": 0, "on_color": 0, "off_color": 0, "immovable": {}, "verified": {"pages": 0, "right": 0}, "pauses_ns": [], "moved": False}
     for part in parts:
         for key in ("resident", "on_color", "off_color"):
@@ -164,13 +164,13 @@ class Run:
         self.out, self.err = folder / "stdout", folder / "stderr"
         self.report = folder / "report.json"
         self.process = self.pid = self.mover = self.load_end = None
-        # What happens from then on is the end that the script makes, and not counted.
+        # Whether the script has begun to end the program. Later errors do not count.
         self.over = False
         self.runtime = None
         self.recolorings, self.errors = [], []
         self.on_colors = self.final = None
         self.environment = dict(os.environ)
-        # Nothing that another program left behind is known, and the grants of others do not count.
+        # The runtime folder is empty, so colors that other programs left behind or hold do not count.
         if colored and "ISOCHROME_RUNTIME_DIR" not in os.environ:
             self.runtime = Path(f"/dev/shm/{folder.parent.name}-{folder.name}")
             self.runtime.mkdir(mode=0o755)
@@ -189,7 +189,7 @@ class Run:
         self.pid = self.program() if self.colored else self.process.pid
 
     def program(self):
-        """The program that `exec` has started."""
+        """Returns the process number of the program that `exec` has started."""
         tool = Path(self.options.binary).resolve()
         limit = min(self.limit, time.monotonic() + ON_COLORS_LIMIT)
         while time.monotonic() < limit and self.process.poll() is None:
@@ -203,11 +203,11 @@ class Run:
         raise Failed(f"`exec` started no program: {self.tail()}")
 
     def tail(self):
-        """The last lines on standard error."""
+        """Returns the last lines that the program wrote to standard error."""
         return " / ".join(self.err.read_text(errors="replace").strip().splitlines()[-3:])
 
     def begin(self):
-        """The program works from now on: it is recolored while `working` says so."""
+        """Begins the work of the program. In the colored run it is recolored from now on, until `working` returns False."""
         if not self.colored:
             self.load_end = time.monotonic() + PLAIN_SECONDS
             return
@@ -222,7 +222,7 @@ class Run:
         self.mover.start()
 
     def working(self):
-        """Whether the work is to go on."""
+        """Returns whether the program has to continue its work."""
         if self.process.poll() is not None:
             return False
         if time.monotonic() > self.limit:
@@ -236,7 +236,7 @@ class Run:
             time.sleep(0.05)
 
     def recolor_all(self):
-        """Recolors the program as often as asked for, from when it is on its colors."""
+        """Waits until the program is on its colors, and recolors it as often as the options say."""
         limit = min(self.limit, time.monotonic() + ON_COLORS_LIMIT)
         while time.monotonic() < limit and not self.report.exists() and self.process.poll() is None:
             time.sleep(0.02)
@@ -256,7 +256,7 @@ class Run:
                 return
 
     def recolor(self, colors):
-        """Recolors the program once. False: it makes no sense to go on."""
+        """Recolors the program once. Returns False if no further recoloring can succeed."""
         command = [self.options.binary, "recolor", str(self.pid), "--colors", colors, "--json", *(["--tree"] if self.tree else [])]
         begin = time.monotonic()
         tool = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -279,7 +279,7 @@ class Run:
         try:
             found["reports"] = reports(out)
         except ValueError as error:
-            self.errors.append(f"`recolor --json` printed what is not JSON: {error}")
+            self.errors.append(f"the output of `recolor --json` is not JSON: {error}")
         self.recolorings.append(found)
         if tool.returncode != 0 and ended:
             # A program that has just ended cannot be recolored, and need not be; `exec` ends right after it.
@@ -300,7 +300,7 @@ class Run:
             pass
 
     def finish(self):
-        """Waits for the end of the program, whose exit status it returns."""
+        """Waits for the end of the program, and returns its exit status."""
         try:
             status = self.process.wait(timeout=max(1, self.limit - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -359,7 +359,7 @@ def is_here(need):
 
 
 def python_with(statement):
-    """A Python that can run `statement`."""
+    """Returns a Python that can run `statement`; None if there is none."""
     for python in (sys.executable, "/usr/bin/python3"):
         if Path(python).exists() and subprocess.run([python, "-c", statement], capture_output=True).returncode == 0:
             return python
@@ -367,7 +367,7 @@ def python_with(statement):
 
 
 def compiled(run, name, *libraries):
-    """A C program of examples/compat."""
+    """Compiles a C program of examples/compat, and returns its path."""
     program = run.folder / name
     run.tool("cc", "-O2", "-o", program, SOURCES / f"{name}.c", *libraries)
     return program
@@ -387,7 +387,7 @@ def free_port():
 
 
 def as_user(name, run):
-    """Settings that start a program as another user, where this one is root."""
+    """Returns settings that start a program as another user if this user is root."""
     if os.geteuid() != 0:
         return {}
     try:
@@ -425,7 +425,7 @@ def numpy(run):
 
 
 def chromium(run):
-    """A page that computes until the server answers its last request, and then is printed."""
+    """Prints a page that computes until the server answers its last request."""
     page_works, may_end = threading.Event(), threading.Event()
 
     class Pages(http.server.BaseHTTPRequestHandler):
@@ -463,7 +463,7 @@ def chromium(run):
 
 
 def postgres(run):
-    """A cluster with checksums; pgbench keeps the sums of all balances equal."""
+    """Checks a cluster with checksums, in which pgbench keeps the sums of all balances equal."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     programs = folders[-1]
     user = as_user("postgres", run)
@@ -503,7 +503,7 @@ def postgres(run):
 
 
 def nginx(run):
-    """Pages as they were written, plain and compressed, while ab asks for them."""
+    """Checks that pages are served as they were written, plain and compressed, while ab requests them."""
     port = free_port()
     page = "".join(f"line {i} {hashlib.sha256(str(i).encode()).hexdigest()}\n" for i in range(4000)).encode()
     (run.folder / "page.txt").write_bytes(page)
@@ -540,7 +540,7 @@ def nginx(run):
 
 
 class Redis:
-    """As much of the protocol of redis as the check needs."""
+    """A connection to redis with the requests that the check needs."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -559,7 +559,7 @@ class Redis:
 
 
 def redis(run):
-    """Values are read back under load, and from what BGSAVE wrote."""
+    """Checks that values can be read back under load, and from the file that BGSAVE wrote."""
     command = ["redis-server", "--port", "0", "--save", "", "--dir", run.folder, "--dbfilename", "dump.rdb", "--unixsocket"]
     run.start([*command, "socket"])
     path = run.folder / "socket"
@@ -609,7 +609,7 @@ def redis(run):
 
 
 def fio(engine, direct):
-    """Blocks are written and read back with checksums by one thread of fio."""
+    """Checks that one thread of fio writes blocks and reads them back with the right checksums."""
 
     def work(run):
         seconds = run.options.seconds + ON_COLORS_LIMIT / 2 if run.colored else PLAIN_SECONDS
@@ -632,7 +632,7 @@ def registered(run):
 
 
 def qemu(run):
-    """A guest that sums its memory again and again."""
+    """Checks that a guest that sums its memory again and again finds the same sums."""
     run.tool("as", "--32", "-o", "guest.o", SOURCES / "guest.s")
     run.tool("ld", "-m", "elf_i386", "-Ttext", "0x7c00", "--oformat", "binary", "-o", "guest.img", "guest.o")
     run.start(
@@ -649,7 +649,7 @@ def qemu(run):
 
 
 def file_offset(program, name):
-    """Where in its file a function of a program lies."""
+    """Returns the offset of a function in the file of its program."""
     for line in subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout.splitlines():
         fields = line.split()
         if fields[-1] == name:
@@ -674,7 +674,7 @@ def append(path, text):
 
 
 def uprobes(run):
-    """As many hits of a uprobe as the program counts calls."""
+    """Checks that a uprobe is hit as often as the program counts calls."""
     if os.geteuid() != 0:
         raise Missing("root, for tracefs")
     program = compiled(run, "calls")
@@ -705,7 +705,7 @@ def uprobes(run):
 
 
 def sqlite(run):
-    """The same statements again and again; each round prints the same line."""
+    """Checks that each round of the same statements prints the same line."""
     block = (
         "CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT, c INTEGER);"
         "INSERT INTO t WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
@@ -740,13 +740,13 @@ def stress(run):
 
 
 class Program:
-    """A program, what it needs and the Debian package of each, and whether it has several processes."""
+    """A program, its requirements with the Debian package of each, and whether it has several processes."""
 
     def __init__(self, name, what, needs, work, tree=False):
         self.name, self.what, self.needs, self.work, self.tree = name, what, needs, work, tree
 
     def missing(self):
-        """What is not installed, with its package."""
+        """Returns the requirements that are not installed, each with its package."""
         return {need: package for need, package in self.needs.items() if not is_here(need)}
 
 
@@ -815,7 +815,7 @@ def run_once(program, options, folder, colored):
 
 
 def difference(plain, colored):
-    """The first line that differs."""
+    """Returns a description of the first line that differs between two outputs."""
     plain, colored = plain.splitlines(), colored.splitlines()
     for number in range(max(len(plain), len(colored))):
         before, after = (lines[number] if number < len(lines) else "nothing" for lines in (plain, colored))
@@ -830,12 +830,12 @@ def share(report):
 
 
 def quantile(sorted_values, p):
-    """The nearest rank."""
+    """Returns a quantile by the nearest rank."""
     return sorted_values[max(0, -(-len(sorted_values) * p // 100) - 1)]
 
 
 def grouped(errors):
-    """Errors that differ only in numbers, once each with how often."""
+    """Returns the errors with their counts. Errors that differ only in numbers count as one."""
     alike = {}
     for error in errors:
         alike.setdefault(re.sub(r"\d+", "N", error), []).append(error)
@@ -843,7 +843,7 @@ def grouped(errors):
 
 
 def row_of(program, plain, colored, options):
-    """What the table says of a program."""
+    """Returns the row of the table for a program."""
     row = {"name": program.name, "what": program.what}
     missing = plain["missing"] or (colored and colored["missing"])
     if missing:
@@ -921,7 +921,7 @@ def table(rows, options):
 
 
 def notes(rows):
-    """What went wrong, or is not there."""
+    """Returns the errors of the programs, and the requirements that are missing."""
     bad = [row for row in rows if row["errors"]]
     if not bad:
         return "Every program passed."
@@ -966,8 +966,8 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--binary", default=str(RAW.parent / "release/isochrome"), help="the isochrome to test")
     arguments.add_argument("--only", metavar="NAME", action="append", help="only this program; the page is printed, not written")
-    arguments.add_argument("--list", action="store_true", help="list the programs, and what they lack")
-    arguments.add_argument("--packages", action="store_true", help="print the packages of what is missing")
+    arguments.add_argument("--list", action="store_true", help="list the programs with their missing requirements")
+    arguments.add_argument("--packages", action="store_true", help="print the packages of the missing requirements")
     arguments.add_argument("--plain", action="store_true", help="only the runs without isochrome, with their outputs")
     arguments.add_argument("--seconds", type=float, default=12, help="time over which the recolorings are spread")
     arguments.add_argument("--recolorings", type=int, default=10)

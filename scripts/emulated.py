@@ -13,8 +13,8 @@ the results of each run are put too. QEMU translates the code of the machine (TC
 there are no caches. Colors are bits of the frame number by a palette that is given as a formula.
 
 Each check is a program in the folder of --checks, and passes where it ends with 0; with 77 it could not be run, for the reason in its last line. A
-line of the kernel's log that reports an oops, a warning, a stall, or a lock taken in the wrong order is a failure as well. Files whose name has a
-dot are no checks but for their own ending: `checks.py` is shared by all.
+line of the kernel's log that reports an oops, a warning, a stall, or a lock taken in the wrong order is a failure as well. A file whose name
+has a dot is not a check: all checks share `checks.py`, for example.
 
 Exit code: 0 all checks passed, 1 could not run, 2 a check failed, 3 none failed and some could not be run.
 """
@@ -40,7 +40,7 @@ HERE = ROOT / "scripts/emulated"
 MIRROR = "http://deb.debian.org/debian"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-# What differs between architectures: Debian's name, the emulator, the processor unless another is given, and the device on which the kernel writes
+# Differences between architectures: Debian's name, the emulator, the default processor, and the device on which the kernel writes
 # its log. QEMU takes long for Arm's own algorithm of pointer authentication, which also lets processors have another.
 ARCHITECTURES = {
     "x86_64": ("amd64", ["qemu-system-x86_64", "-machine", "q35"], "max", "ttyS0"),
@@ -48,17 +48,17 @@ ARCHITECTURES = {
 }
 # Packages of the image, besides those that mmdebstrap's variant `minbase` has.
 PACKAGES = ["systemd-sysv", "dbus", "udev", "python3", "procps", "busybox-static", "podman", "crun"]
-# What of these packages is not needed and makes the image large.
+# Files of these packages that are not needed and make the image large.
 EXCLUDED = ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"]
 IMAGE_SIZE = "3G"
-# Modules that the kernel needs to find its disks, those that containers need, and swap on memory; what these depend on comes along.
+# Modules for the kernel's disks, for containers, and for swap on memory. The modules that these depend on are added.
 MODULES = ["virtio_pci", "virtio_blk", "virtio_console", "crc32c_generic", "ext4", "overlay", "autofs4", "zram"]
 # Units that would fail, because the kernel's module for them is not among these.
 MASKED = ["proc-sys-fs-binfmt_misc.mount", "systemd-binfmt.service"]
 # Space for the files that a machine gives back.
 RESULTS_BYTES = 256 << 20
-# Lines of a kernel's log that report a defect. Debian's kernels do not check the order of locks; others do. `MP-BIOS bug` is said of the timer of an
-# emulated machine that has no time to run.
+# Lines of a kernel's log that report a defect. Debian's kernels do not check the order of locks; others do. `MP-BIOS bug` reports the timer of an
+# emulated machine that had no time to run, which is not a defect.
 DEFECTS = re.compile(
     r"WARNING:|(?<!MP-BIOS )\bBUG:|\bOops|kernel panic|Call Trace|general protection|segfault|\btraps: |trap (?:divide|invalid)|lockdep|possible recursive locking"
     r"|possible circular locking|inconsistent lock state|suspicious RCU|rcu: INFO|soft lockup|hard LOCKUP|blocked for more than|UBSAN|KASAN|bad page"
@@ -68,7 +68,7 @@ DEFECTS = re.compile(
 
 
 class CouldNotRun(Exception):
-    """Something is missing or did not work before any check ran; says what."""
+    """A requirement was missing, or a step failed before any check ran. The message says which."""
 
 
 def run(command, **options):
@@ -123,14 +123,14 @@ class Debian:
             run(["apt-get", *self.options, "update"])
 
     def field(self, package, name):
-        """A field of a package's record; empty if it has none."""
+        """A field of a package's record; empty if the record has no such field."""
         self.update()
         text = run(["apt-cache", *self.options, "show", "--no-all-versions", package])
         found = re.search(rf"^{name}: (.*)$", text, re.MULTILINE)
         return found[1] if found else ""
 
     def unpacked(self, package):
-        """The folder with the files of a package, which is downloaded unless it was before."""
+        """The folder with the files of a package. Downloads the package unless an earlier run has done so."""
         into = self.folder / package
         if not into.is_dir():
             self.update()
@@ -146,7 +146,7 @@ class Debian:
 
 
 class Kernel:
-    """A kernel of Debian: `package` is one that depends on the newest kernel of its kind, such as linux-image-amd64."""
+    """A kernel of Debian. `package` depends on the newest kernel of its kind, such as linux-image-amd64."""
 
     def __init__(self, debian, package):
         found = re.search(r"linux-image-[\w.+~-]+", debian.field(package, "Depends"))
@@ -180,7 +180,7 @@ class Kernel:
 
 
 def image(folder, suite, architecture):
-    """A disk with a small Debian, made unless it was before."""
+    """The path of a disk with a small Debian. Makes the disk unless an earlier run has done so."""
     recipe = hashlib.sha256(repr((suite, PACKAGES, EXCLUDED, IMAGE_SIZE)).encode()).hexdigest()[:8]
     path = folder / f"debian-{suite}-{architecture}-{recipe}.ext4"
     if not path.exists():
@@ -246,7 +246,7 @@ class Archive:
 
 
 def initial_files(kernel, busybox, payload):
-    """The files that the kernel starts with: modules, what loads them and mounts the image, and the payload that is copied onto the image."""
+    """The files that the kernel starts with: modules, the script that loads them and mounts the image, and the payload for the image."""
     archive = Archive()
     archive.file("bin/busybox", busybox.read_bytes(), 0o755)
     archive.file("init", (HERE / "init").read_bytes(), 0o755)
@@ -263,7 +263,7 @@ def initial_files(kernel, busybox, payload):
 
 
 def stripped(program, options):
-    """The program without what only debuggers need, where the tool for the architecture is there: the machine reads it slowly."""
+    """The program without the symbols for debuggers if the tool for the architecture is installed, because the machine reads large files slowly."""
     tool = f"{options.architecture}-linux-gnu-strip"
     if not shutil.which(tool):
         return program.read_bytes()
@@ -276,13 +276,13 @@ def stripped(program, options):
 
 
 def limit_s(check):
-    """Longest time that a check may take, in s: what its text says, as in `# Takes at most 900 s.`"""
+    """Longest time that a check may take, in s. A check states it in a line such as `# Takes at most 900 s.`"""
     said = re.search(r"^# Takes at most (\d+) s\.$", check.read_text(), re.MULTILINE)
     return int(said[1]) if said else 300
 
 
 def payload(options, checks):
-    """What the machine has besides Debian: name -> (content, mode)."""
+    """The files that the machine has besides Debian: name -> (content, mode)."""
     serve = ROOT / "examples/serve"
     palette = '{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}\n'
     start = re.search(r"^ExecStart=(.*)$", (serve / "isochrome.service").read_text(), re.MULTILINE)[1]

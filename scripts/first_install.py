@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs isochrome in a fresh Debian 12 in each way that the README names, tries it, removes it, and writes down all that was seen.
+"""Installs isochrome in a fresh Debian 12 in each way that the README names, tries it, removes it, and writes a transcript.
 
     scripts/first_install.py                         every way; writes docs/results/install.md. Needs root, and half an hour
     scripts/first_install.py --only deb,static       these ways alone
@@ -35,14 +35,14 @@ FOLDER = ROOT / "target/first-install"
 DIST = TARGET / "dist"
 MIRROR = "http://deb.debian.org/debian"
 SUITE = "bookworm"
-# What shows that manual pages and completions are found, and that a C program is built; no part of what isochrome needs.
+# Packages that show whether manual pages and completions are found and a C program can be built. isochrome itself does not need them.
 SHOWN_BY = ["man-db", "bash-completion", "zsh", "fish", "pkg-config"]
-# Where files come and go without isochrome: what apt, dpkg, man and cargo keep of themselves, and where the commands are tried and built.
+# Folders in which files change without isochrome: those of apt, dpkg, man and cargo, and those in which the commands are tried and built.
 NOT_OURS = [
     *["/proc", "/sys", "/dev", "/run", "/tmp", "/home/user", "/source", "/given", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/log", "/root/.rustup"],
     *["/root/.cargo/registry", "/root/.cargo/git", "/root/.cargo/.package-cache", "/root/.cargo/.global-cache", "/root/.cargo/.crates", "/etc/ld.so.cache"],
 ]
-# Variables by which programs are told whom to trust.
+# Environment variables that name the certificates that programs trust.
 TRUST = ["SSL_CERT_FILE", "CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO", "PIP_CERT"]
 PATH = "/opt/tools/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Lines of a command's output that are written down: as many at the beginning and at the end.
@@ -72,11 +72,11 @@ C_PROGRAM = [
 
 
 class CouldNotRun(Exception):
-    """Something is missing on this machine; says what."""
+    """A requirement is missing on this machine. The message names it."""
 
 
 class Way:
-    """One way of installing: commands of root before the files are listed, to install, of root or a user to try, and to remove."""
+    """A way of installing. It has commands of root that prepare, install and remove, and commands of root or a user that try the program."""
 
     def __init__(self, needs=(), install=(), first=THREE, tried=(), remove=(), given=(), source=False):
         self.needs, self.install, self.first, self.tried, self.remove = needs, install, first, tried, remove
@@ -135,7 +135,7 @@ def ways(options):
 
 
 class Chroot:
-    """A fresh Debian, and what was seen in it."""
+    """A fresh Debian, and the transcript of the commands in it."""
 
     def __init__(self, name, base, way, options):
         self.root = FOLDER / name
@@ -158,7 +158,7 @@ class Chroot:
         self.text, self.failures = [], []
 
     def run(self, line, user="root"):
-        """Runs a command line with its own processes, and returns its exit code and what it printed."""
+        """Runs a command line with its own processes, and returns its exit code and its output."""
         mounts = [
             "mount -t proc proc proc",
             "mount --rbind /sys sys",
@@ -183,7 +183,7 @@ class Chroot:
         return done.returncode, done.stdout
 
     def show(self, line, user="root", accepted=(0,), all_lines=False):
-        """Runs a command line, and writes it down with what it printed."""
+        """Runs a command line, and adds it and its output to the transcript."""
         print(f"  {'#' if user == 'root' else '$'} {line}", file=sys.stderr, flush=True)
         code, said = self.run(line, user)
         lines = [re.sub(r"\x1b\[[0-9;]*m", "", part.split("\r")[-1]).rstrip() for part in said.rstrip("\n").split("\n")]
@@ -197,7 +197,7 @@ class Chroot:
         return code
 
     def files(self):
-        """All files and folders, but for those that come and go by themselves."""
+        """All files and folders except those in folders that change without isochrome."""
         found = set()
         for folder, folders, names in os.walk(self.root):
             inside = os.path.join("/", os.path.relpath(folder, self.root)) if Path(folder) != self.root else "/"
@@ -207,7 +207,7 @@ class Chroot:
 
 
 def debian():
-    """The archive of a fresh Debian, made unless it was before."""
+    """The archive of a fresh Debian. Makes the archive unless an earlier run has done so."""
     path = FOLDER / f"{SUITE}.tar"
     if not path.exists():
         if not shutil.which("mmdebstrap"):
@@ -223,7 +223,7 @@ def debian():
 
 
 def tried(name, base, way, options):
-    """The transcript of one way, and what has failed."""
+    """Tries one way, and returns its transcript and the failed commands."""
     chroot = Chroot(name, base, way, options)
     chroot.run("useradd --create-home user")
     chroot.run("apt-get update -qq")
@@ -247,7 +247,7 @@ def tried(name, base, way, options):
         chroot.show(line, "user")
     for line in way.remove:
         chroot.show(line)
-    # Folders of what came in between are not ours any more.
+    # Folders that hold files of packages installed since then do not count.
     kept = shown_by | {str(folder) for path in shown_by for folder in Path(path).parents}
     left = sorted(path for path in chroot.files() - before - kept if chroot.run(f"dpkg-query -S '{path}'")[0] != 0)
     gone = sorted(before - chroot.files())
@@ -273,7 +273,7 @@ def page(results, skipped, options):
         f"three commands come {', '.join(SHOWN_BY)}, which show that manual pages, completions and the library for C are found.",
         "The packages and the static program were built on the host by `make deb` and `make dist`.",
         "",
-        f"Seen on {datetime.date.today()}, {machine()}, commit {commit}. Other work was going on, so what `demo` concludes is no measurement of this page.",
+        f"Seen on {datetime.date.today()}, {machine()}, commit {commit}. Other work was going on, so what `demo` concludes is not a measurement of this page.",
         "",
     ]
     if options.rustup and options.downloaded:

@@ -5,8 +5,8 @@ Each try has an empty runtime folder in memory and a load on the other CPU. It s
 `isochrome exec --colors 0-3`, waits until the program is on its colors, and compares the report with what the documentation promises.
 Then it starts examples/check/writer by `isochrome exec` on all other colors and lets the resident judge a sample of its own pages: those that
 the writer evicts are off color. The judgment shares no code with isochrome; its rule and error rates stand in resident.c. In some tries
-the checker itself is checked: it has to find nearly all pages evicted by a writer on the same colors. (One that no one confines is no
-control: the kernel may give it memory without any page of these colors, as the program has just taken them.)
+the checker itself is checked: it has to find nearly all pages evicted by a writer on the same colors. (A writer that is not confined to
+these colors would not check it: the kernel may give it memory without any page of them, as the program has just taken them.)
 
     scripts/first_try.py --binary target/release/isochrome --json first_try.jsonl
     scripts/first_try.py --planted permute:3 --tries 20
@@ -59,15 +59,15 @@ WRITERS_MAX = 10
 
 
 class Failure(Exception):
-    """A try did not show what it must show."""
+    """A try failed. The message says why."""
 
 
 class NotOnColors(Failure):
-    """The program runs, but not on its colors within the limit."""
+    """The program runs, but it was not on its colors within the limit."""
 
 
 class NoWriter(Failure):
-    """Nothing can be said about the pages, for there is no program to judge them by."""
+    """No writer is on its colors with all its pages, so the pages of the program cannot be checked."""
 
 
 def read_json(path):
@@ -92,7 +92,7 @@ class Program:
         self.pid = self.address = None
 
     def line(self, seconds):
-        """The next line of its output, without the end of line."""
+        """The next line of the program's output, without the end of line."""
         until = time.monotonic() + seconds
         while b"\n" not in self.kept:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))
@@ -119,7 +119,7 @@ class Program:
             raise Failure(f"{self.name}: ended with {self.status(5)}{self.said()}") from None
 
     def said(self):
-        """What it wrote to standard error, as the end of a message."""
+        """The text that the program wrote to standard error, as the end of a message."""
         text = self.errors.read_text(errors="replace").strip()
         return f": {text}" if text else ""
 
@@ -130,7 +130,7 @@ class Program:
             return None
 
     def end(self):
-        """Ends what is left of it, politely first."""
+        """Ends the processes of the program that are left, first by SIGTERM."""
         for number in [signal.SIGTERM, signal.SIGKILL]:
             if self.process.poll() is None:
                 self.process.send_signal(number)
@@ -145,7 +145,7 @@ class Program:
 def pin(pid, cpu, priority):
     """Puts all threads of a process on `cpu`, as SCHED_FIFO of `priority`, or as an ordinary program for 0 and where root may set no priority."""
     for thread in os.listdir(f"/proc/{pid}/task"):
-        # A helper of isochrome in it may end meanwhile.
+        # A helper of isochrome in it may end at this moment.
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread), {cpu})
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -207,7 +207,7 @@ class Memory:
 
 
 class Load:
-    """What the other CPU is busy with."""
+    """The load on the other CPU."""
 
     def __init__(self, kind, cpu, folder):
         commands = {
@@ -252,7 +252,7 @@ def memory_folder(prefix, owner=0):
 
 
 def color_list(text):
-    """0-3,7 as a list of numbers."""
+    """Returns a text such as 0-3,7 as a list of numbers."""
     colors = []
     for part in text.split(","):
         low, _, high = part.partition("-")
@@ -261,8 +261,8 @@ def color_list(text):
 
 
 def plant(path, fault, rng):
-    """Makes the saved palette at `path` wrong; number of frames that got another color. The form is that of palette/saved.rs: a line of
-    JSON, then one byte per frame (two from 256 colors on), all bits set where the color is not known."""
+    """Makes the saved palette at `path` wrong, and returns the number of frames that got another color. The form is that of palette/saved.rs:
+    a line of JSON, then one byte per frame (two from 256 colors on), all bits set where the color is not known."""
     head, _, table = path.read_bytes().partition(b"\n")
     count = json.loads(head)["palette"]["colors"]
     if count >= 256:
@@ -291,24 +291,24 @@ def plant(path, fault, rng):
 
 
 def improbable(off, pages):
-    """Whether so many pages off color are significantly more than 1 %."""
+    """Whether `off` of `pages` pages off color are significantly more than 1 %."""
     rate = 1 - ON_COLOR_THRESHOLD + FALSE_ALARMS
     fewer = sum(math.comb(pages, count) * rate**count * (1 - rate) ** (pages - count) for count in range(off))
     return 1 - fewer < CHECKER_SIGNIFICANCE
 
 
 def pooled(parts):
-    """Pages on and off color of several checks."""
+    """Returns the sums of the pages on and off color of several checks."""
     return tuple(sum(part[key] for part in parts) for key in ["on_color", "off_color"])
 
 
 def is_undecided(found):
-    """Whether so many pages are undecided that nothing can be said."""
+    """Whether too many pages are undecided for a conclusion."""
     return improbable(found["pages"] - found["on_color"], found["pages"])
 
 
 def undisturbed(controls):
-    """Those checks in which the kernel gave no page another frame."""
+    """Returns the checks during which the kernel moved no page to another frame."""
     return [control for control in controls if control["writer_frames"]["moved"] + control["resident_frames"]["moved"] == 0]
 
 
@@ -327,7 +327,7 @@ class Frames:
         self.thread.start()
 
     def read(self):
-        """Frame numbers of its writable private memory, by address."""
+        """Returns the frame numbers of the process's writable private memory, by address."""
         frames = {}
         with contextlib.suppress(OSError, ValueError):
             maps = pathlib.Path(f"/proc/{self.pid}/maps").read_text().splitlines()
@@ -350,7 +350,7 @@ class Frames:
                     self.moved.add(address)
 
     def result(self):
-        """How many pages there were, and how many of them had another frame at any time since."""
+        """Returns the number of pages, and the number of pages that have had another frame at some time since."""
         self.over.set()
         self.thread.join()
         return {"pages": len(self.first), "moved": len(self.moved)}
@@ -411,7 +411,7 @@ class Campaign:
         return Program([str(word) for word in command], folder, self.environment(runtime), name)
 
     def wait_for_colors(self, program, folder, begin):
-        """The report that `program` is on its colors for the first time."""
+        """Waits for the report that `program` is on its colors for the first time, and returns it."""
         while time.monotonic() < begin + LIMIT_SECONDS:
             report = read_json(folder / f"{program.name}.json")
             if report and (report.get("event") == "on_colors" or program.process.poll() is not None):
@@ -422,8 +422,8 @@ class Campaign:
         raise NotOnColors(f"{program.name}: not on its colors after {LIMIT_SECONDS} s{program.said()}")
 
     def confined_writer(self, colors, fifos, folder, runtime, as_nobody, in_group):
-        """A writer that is on `colors` with all its pages, its report, and how many were not: `exec` promises 99 %, and the others evict what
-        they should not."""
+        """Returns a writer that is on `colors` with all its pages, its report, and the number of writers that were not. `exec` promises only 99 % of
+        the pages, and the other pages would evict pages that they should not."""
         for unused in range(WRITERS_MAX):
             (folder / "writer.json").unlink(missing_ok=True)
             begin = time.monotonic()
@@ -440,7 +440,7 @@ class Campaign:
         raise NoWriter(f"writer: {WRITERS_MAX} in a row had pages off their colors")
 
     def check(self, resident, writer_colors, folder, runtime, as_nobody, in_group=False, cpu=None):
-        """What the resident says of a sample of its pages, with a writer on `writer_colors`; `in_group` if these are its own."""
+        """Returns the resident's judgment of a sample of its pages, with a writer on `writer_colors`; `in_group`: whether they are the resident's."""
         options = self.options
         cpu = options.cpu if cpu is None else cpu
         fifos = [folder / "fifo-to", folder / "fifo-from"]
@@ -465,14 +465,14 @@ class Campaign:
             writer.end()
         if "verdicts" not in found:
             raise Failure(f"resident: wrong contents: {found}")
-        # What the tool says of the writer: one that is not on its own colors evicts what it should not.
+        # The tool's report on the writer: a writer off its colors evicts pages that it should not.
         at_end = read_json(folder / "writer.json")
         told = {"writer": placed, "writer_at_end": at_end, "writer_stderr": writer.said(), "writers_unused": unused}
         off_frames = [frame_of.get(resident.address + verdict[0] * PAGE) for verdict in found["verdicts"] if verdict[1] == "-"]
         return {**found, **told, "off_frames": off_frames, "writer_frames": writer_frames, "resident_frames": resident_frames}
 
     def run(self, number, size, as_nobody, with_control, load):
-        """One try; what was seen."""
+        """Makes one try, and returns its result."""
         options = self.options
         result = {"try": number, "size": size, "user": "nobody" if as_nobody else "root", "failures": [], "inconclusive": []}
         fail = result["failures"].append
@@ -550,7 +550,7 @@ class Campaign:
             if not improbable(found["off_color"], decided):
                 break
             moved = [f"{found[of]['moved']} of {found[of]['pages']}" for of in ["writer_frames", "resident_frames"]]
-            meanwhile = f"the kernel moved {moved[0]} pages of the writer meanwhile, {moved[1]} of the resident"
+            meanwhile = f"the kernel moved {moved[0]} pages of the writer in this time, {moved[1]} of the resident"
             failures.append(f"{found['off_color']} of {decided} pages are evicted by the other colors; {meanwhile}")
         if len(failures) == 2:
             result["failures"].extend(f"checker: {failure}" for failure in failures)
@@ -565,7 +565,7 @@ class Campaign:
                 return
             finally:
                 load.move(options.load_cpu)
-            # By one writer alone it may be the writer's fault.
+            # With one writer alone, the writer may be at fault.
             decided = found["on_color"] + found["off_color"]
             if improbable(found["off_color"], decided):
                 result["inconclusive"].append(f"checker: {found['off_color']} of {decided} pages are evicted by the other colors on CPU {options.load_cpu}")
@@ -580,7 +580,7 @@ class Campaign:
                 result["inconclusive"].append(str(reason))
 
     def judge_report(self, report, fail):
-        """Compares the tool's own report with what it promises."""
+        """Compares the tool's own report with the promises of the documentation."""
         pages = report["on_color"] + report["off_color"]
         if not report["moved"] or pages == 0:
             fail(f"nothing was moved: {report['resident']} pages are resident")
@@ -764,10 +764,10 @@ def main():
         if results:
             summarize(results)
     on, off = pooled([r["checker"] for r in results if r.get("checker")])
-    # A control that finds pages on color that no one confined says that the checker is blind. Pages that the kernel moves meanwhile may be off color.
+    # The writer of a control evicts the pages of its own colors, so a checker that finds them on color is blind. Pages that the kernel moves do not count.
     missed, found = pooled(undisturbed([r["control"] for r in results if r.get("control")]))
     violated = on < ON_COLOR_THRESHOLD * (on + off) or found < ON_COLOR_THRESHOLD * (missed + found)
-    # One that decides about nothing shows nothing.
+    # A control that decides about few pages shows nothing.
     is_blind = any(2 * (r["control"]["on_color"] + r["control"]["off_color"]) < r["control"]["pages"] for r in results if r.get("control"))
     return 2 if violated or any(r["failures"] for r in results) else 3 if is_blind or any(r["inconclusive"] for r in results) else 0
 

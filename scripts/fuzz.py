@@ -33,7 +33,7 @@ SEEDS = {
     "scenario": ["examples/*.toml"],
     "task_set": ["examples/**/*.toml", "examples/**/*.json"],
 }
-# Seeds that are no files.
+# Seeds that are not files.
 TEXTS = {
     "level": ["1M:16:64:lru:wb:wa:inclusive"],
     "din": ["0 7f00\n1 7f40\n2 400000\n"],

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs `isochrome compare` on programs whose loss is known, and counts how often its interval holds the loss.
 
-The victim walks over some KiB in random order once in every period, beside a writer on the same CPU. What a walk loses to the writer is measured
-without colors, before and after each run: the victim runs beside a writer and beside a program that only spins, in turn for half a second each in
-random order, and the medians of its walks are compared. So what is lost without a writer, to the kernel or to others on the host, is no part of
-it. On its own colors the victim keeps what the writer would take, in a smaller cache: it gets three quarters of the colors. What that costs it is
-what the same experiment finds beside the spinner, who takes nothing, and is added to the prediction.
+The victim walks over some KiB in random order once in every period, beside a writer on the same CPU. The loss of a walk is measured without colors,
+before and after each run: the victim runs beside the writer and beside a program that only spins, in turn for half a second each in random order,
+and the medians of its walks are compared. So the time that a walk loses to the kernel or to others on the host is not part of the loss. On its own
+colors the victim loses nothing to the writer, but it has a smaller cache: three quarters of the colors. The cost of the smaller cache is the effect
+that the same experiment finds beside the spinner, and is added to the prediction.
 
     scripts/known_truth.py --tool target/release/isochrome --runs 20 --kib 64,128,256 --rates 50,500,2000
 
@@ -58,7 +58,7 @@ class Walks:
 
 
 def lost_us(arguments, kib, period_us, rng):
-    """By how much a walk is longer beside the writer than beside the spinner, in us: the difference of the medians."""
+    """Returns the difference between the median times of a walk beside the writer and beside the spinner, in us."""
     on_cpu = ["taskset", "-c", arguments.cpu, arguments.tool, "job"]
     neighbors = [subprocess.Popen([*on_cpu, *what, "--every", "0s"], stdout=subprocess.DEVNULL) for what in (WRITER, SPINNER)]
     for neighbor in neighbors:
@@ -99,7 +99,7 @@ def spread_us(result):
 
 
 def effect_us(result):
-    """The effect and its interval in us, or None twice."""
+    """Returns the effect and its interval in us; both are None if the comparison has no interval."""
     effect = result["effect"]
     if not effect or not effect["interval"]:
         return None, None

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Collects the licenses of everything that is linked into what isochrome installs: `make licenses`.
+"""Collects the licenses of all packages that are linked into installed files of isochrome: `make licenses`.
 
     scripts/licenses.py             writes packaging/THIRD-PARTY.txt
     scripts/licenses.py --check     says whether that file is what would be written; exit code 1 if it is not
@@ -21,11 +21,11 @@ FILE = ROOT / "packaging/THIRD-PARTY.txt"
 ROOTS = ["isochrome-cli", "isochrome-c", "isochrome-python"]
 TARGETS = ["x86_64-unknown-linux-gnu", "x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl"]
 TEXTS = re.compile(r"LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE", re.IGNORECASE)
-# What Apache-2.0 wants handed on besides itself.
+# Files that Apache-2.0 requires to be handed on besides its own text.
 NOTICES = re.compile(r"NOTICE", re.IGNORECASE)
 RULE = "=" * 100
 
-# What comes with the toolchain, and in no package.
+# Software that comes with the toolchain, and not as a package.
 TOOLCHAIN = """\
 Rust's standard library, by the Rust project's contributors: MIT OR Apache-2.0
     https://github.com/rust-lang/rust

@@ -6,8 +6,8 @@
     scripts/matrix.py --only 6.1,6.12 --check exec,recolor
     scripts/matrix.py --only 'arm64*'
 
-The programs are those that cargo has built for each architecture, linked statically. Prints a Markdown table: a line for each machine, with what passed and failed in it. Files of each machine are kept in target/emulated, in a folder
-of its name. Exit code: 0 all passed, 1 a machine could not be run, 2 a check failed, 3 none failed and some could not be run.
+The programs are those that cargo has built for each architecture, linked statically. Prints a Markdown table: a line for each machine, with its passed and failed checks.
+Files of each machine are kept in target/emulated, in a folder of its name. Exit code: 0 all passed, 1 a machine could not be run, 2 a check failed, 3 none failed and some could not be run.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from emulated import HERE, TARGET, matches
 
-# What a machine has, and why it is here. The image has the same packages everywhere; the kernel is Debian's.
+# The parts of each machine, and the reason to test it. The image has the same packages everywhere; the kernel is Debian's.
 ARM = ["--architecture=aarch64"]
 MACHINES = {
     "6.1": (["--kernel-suite=bookworm"], "moves pages without UFFDIO_MOVE (Linux 6.8), reads them without PAGEMAP_SCAN (6.7)"),

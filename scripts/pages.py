@@ -79,7 +79,7 @@ def browse(*arguments: str) -> str:
 
 
 def measure(page: str, folder: Path, width: int) -> dict:
-    """Returns what is wrong with `page` at `width`, and its height."""
+    """Returns the defects of `page` at `width`, and its height."""
     (folder / "page.html").write_text(page.replace("</body>", MEASURE + "</body>"))
     (folder / "frame.html").write_text(FRAME.format(page="page.html", width=width, height=1000))
     dom = browse(f"--window-size={max(width, 600)},1000", "--dump-dom", (folder / "frame.html").as_uri())

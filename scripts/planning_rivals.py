@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How much faster than analysis tools in Python the analysis of [Kim2013] is: the same task sets, in the same run.
+"""Measures how much faster the analysis of [Kim2013] is than analysis tools in Python, on the same task sets and in the same run.
 
     python3 -m venv /tmp/rivals && /tmp/rivals/bin/pip install response-time-analysis
     /tmp/rivals/bin/python scripts/planning_rivals.py

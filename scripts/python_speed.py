@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast the Python package bounds task sets: against the same batch in Rust, against tools in Python, and over many processes.
+"""Measures how fast the Python package bounds task sets, compared with the same batch in Rust, with tools in Python, and over many processes.
 
     python3 -m venv /tmp/speed && /tmp/speed/bin/pip install './crates/python[sweep]' simso response-time-analysis
     cargo build --release -p isochrome-python --example batch
@@ -66,7 +66,7 @@ def simso(wcet, period):
     configuration.cycles_per_ms = 1_000_000
     configuration.duration = int(max(period))
     for i, (c, t) in enumerate(zip(wcet, period, strict=True)):
-        # It multiplies milliseconds by cycles and cuts: a quarter of a cycle more, or some times lose one.
+        # simso multiplies milliseconds by cycles and truncates. A quarter of a cycle is added, because some times would lose a cycle.
         period_ms, wcet_ms = (int(t) + 0.25) / 1e6, (int(c) + 0.25) / 1e6
         times = {"period": period_ms, "deadline": period_ms, "wcet": wcet_ms}
         configuration.add_task(name=f"task{i}", identifier=i + 1, activation_date=0, **times)
@@ -136,7 +136,7 @@ utilization = {utilization}
 
 
 def sweep(folder, name, workers, **fields):
-    """Runs a sweep; seconds, and the largest memory of its processes in MiB: the writer's, and all together."""
+    """Runs a sweep. Returns its time in seconds, and the largest memory in MiB of the writing process and of all its processes together."""
     path = Path(folder) / f"{name}.toml"
     path.write_text(EXPERIMENT.format(**fields))
     command = [sys.executable, "-m", "isochrome", "sweep", str(path), "--workers", str(workers)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What own colors are worth to real programs beside a writer to 1 MiB, on one CPU and on two.
+"""Measures the effect of own colors on real programs beside a writer to 1 MiB, on one CPU and on two.
 
     scripts/real_programs.py --tool target/release/isochrome -o target/real_programs.json
 
@@ -84,7 +84,7 @@ def node(folder):
 
 
 def postgres(folder):
-    """One backend, which a loop of psql keeps busy: the server's own processes come and go."""
+    """Returns one backend, which a loop of psql keeps busy, because the server's own processes come and go."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))[-1]
 
     class Place:
@@ -136,7 +136,7 @@ PROGRAMS = {
 
 
 def measured(options, make, writer_cpu, seed):
-    """What `compare` says of a program, or why it says nothing, and the time that it took in seconds."""
+    """Returns the result of `compare` for a program or the reason why it has no result, and the time that it took in seconds."""
     folder = Path(tempfile.mkdtemp(prefix="isochrome-real-"))
     folder.chmod(0o755)
     after = lambda: None

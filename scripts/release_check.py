@@ -41,15 +41,15 @@ ADVISORIES = "https://github.com/RustSec/advisory-db"
 
 
 class Failed(Exception):
-    """A check does not hold; says what is wrong."""
+    """A check failed. The message says why."""
 
 
 class Skipped(Exception):
-    """A check could not be made; says why."""
+    """A check could not be made. The message says why."""
 
 
 def run(command, log=None, **options):
-    """Runs a command, and returns what it printed. If it fails, that is the failure of the check."""
+    """Runs a command, and returns its output. If the command fails, the check fails."""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **{"cwd": ROOT} | options)
     if log:
         log.write_text(done.stdout)
@@ -169,7 +169,7 @@ def lintian(_):
 
 
 def built(folder, environment):
-    """What `make deb dist` builds in a folder for this architecture: name -> SHA-256 and size."""
+    """The files that `make deb dist` builds in a folder for this architecture: name -> SHA-256 and size."""
     run(["make", "deb", "dist", f"DIST={STATIC}"], cwd=folder, env=environment, log=FOLDER / f"{folder.name}.log")
     dist = Path(environment.get("CARGO_TARGET_DIR", folder / "target")) / "dist"
     files = sorted([*dist.glob("*.deb"), dist / f"isochrome-{STATIC.partition('-')[0]}"])
@@ -182,7 +182,7 @@ def reproducible(options):
     FOLDER.mkdir(parents=True, exist_ok=True)
     here = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "SOURCE_DATE_EPOCH")}
     first = built(ROOT, here)
-    # A path of another length, and nothing that was built before. The tools that pack are no part of what is built.
+    # A path of another length, and nothing that was built before. The tools that pack are not part of the built files.
     clone = FOLDER / "a-clone-of-this-commit"
     shutil.rmtree(clone, ignore_errors=True)
     run(["git", "clone", "--quiet", "--no-local", ROOT, clone])

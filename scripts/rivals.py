@@ -197,7 +197,7 @@ def speed(folder, rounds=3):
 
 
 def seconds_of(command):
-    """By the clock, and CPU time of the command and all it starts."""
+    """Returns the time of a command by the clock, and the CPU time of the command and all processes that it starts."""
     begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stderr=subprocess.PIPE)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -212,7 +212,7 @@ def recorders(command, folder, rounds=2):
     compile_program(source, programs[1], "-DSTEPS=2400000")
 
     def growth(*prefix):
-        """Least seconds of the long run over those of the short one: by the clock, and of CPU."""
+        """Returns by how many seconds the shortest long run exceeds the shortest short run, by the clock and in CPU time."""
         short, long = ([seconds_of([*prefix, program]) for _ in range(rounds)] for program in programs)
         return [min(b) - min(a) for a, b in zip(zip(*short), zip(*long))]
 

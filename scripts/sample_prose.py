@@ -3,8 +3,8 @@
 
     scripts/sample_prose.py [--count 50] [--seed N]     prints file:line and the text of each; the same seed and tree give the same sample
 
-Drawn from are the doc comments of all Rust files of the crates (one for each item, whole), and the messages that users read: those of errors,
-of `eprintln!`, and of warnings and conclusions, recognized as strings that hold a sentence. Not drawn from are tests.
+The sample is drawn from the doc comments of all Rust files of the crates (one for each item, whole), and from the messages that users read:
+those of errors, of `eprintln!`, and of warnings and conclusions, recognized as strings that hold a sentence. Tests are left out.
 """
 
 import argparse
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 DOC = re.compile(r"\s*//[/!] ?(.*)")
 STRING = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
-# A message has at least four words. What has no lower-case word of three letters is a format.
+# A message has at least four words. A string without a lower-case word of three letters is a format.
 WORDS_MIN = 4
 # An instruction for the assembler.
 INSTRUCTION = re.compile(r"[a-z0-9.]+ [^ ]+, ")
@@ -25,7 +25,7 @@ INSTRUCTION = re.compile(r"[a-z0-9.]+ [^ ]+, ")
 def texts(path):
     """Yields the line and the text of every doc comment and message of a file."""
     lines = path.read_text().split("\n")
-    # What only tests compile stands at the end.
+    # Code that only tests compile stands at the end of a file.
     end = next((at for at, line in enumerate(lines) if line.startswith("#[cfg(test)]") and "mod" in "".join(lines[at + 1 : at + 3])), len(lines))
     at = 0
     while at < end:

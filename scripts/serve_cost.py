@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the memory server costs: CPU time and memory with members that do nothing, and while processes are forked all the time.
+"""Measures CPU time and memory of the memory server, with members that do nothing, and while processes are forked all the time.
 
     scripts/serve_cost.py --binary target/release/isochrome
     scripts/serve_cost.py --binary target/release/isochrome --members 200 --seconds 60
@@ -83,7 +83,7 @@ def measured(options, folder):
     try:
         server.start()
         pid = server.process.pid
-        # Processes that are young are looked at again and again.
+        # The server examines young processes again and again.
         time.sleep(5)
         without = share(pid, options.seconds)
         running = [subprocess.Popen([sleeper]) for _ in range(options.members)]
@@ -94,7 +94,7 @@ def measured(options, folder):
                 sys.exit("the members do not come to their colors in ten minutes")
             time.sleep(1)
         took = time.monotonic() - begin
-        # The tests of the members are over, and nothing is young any more.
+        # By now the pages of the members are tested, and no process is young any more.
         time.sleep(15)
         found = {"members": options.members, "seconds_to_colors": took, "cpu_percent": {"without_members": without}}
         found["cpu_percent"]["idle"] = share(pid, options.seconds)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keeps services on the colors of a policy by `isochrome serve`, restarts them again and again beside `stress-ng --vm`, and checks what they give.
+"""Keeps services on the colors of a policy by `isochrome serve`, restarts them again and again beside `stress-ng --vm`, and checks their results.
 
     scripts/serve_load.py --binary target/release/isochrome --minutes 60
     scripts/serve_load.py --binary target/release/isochrome --minutes 5 --kills 10     # kills the server 10 times a minute, and restarts it
@@ -52,7 +52,7 @@ int main(void) {
 
 
 class Member:
-    """A service: `start` starts it, `check` returns what is wrong with what it gives, `stop` ends it."""
+    """A service: `start` starts it, `check` returns the errors in its results, `stop` ends it."""
 
     def __init__(self, name, folder):
         self.name, self.folder = name, folder / name
@@ -108,7 +108,7 @@ class RedisServer(Member):
         return [f"{wrong} wrong values"] if wrong else []
 
     def stop(self):
-        # What is saved is read at the next start.
+        # The next start reads the saved data.
         saved = self.client()("SAVE")
         self.end(signal.SIGTERM)
         return [] if saved == "OK" else [f"SAVE: {saved}"]
@@ -254,7 +254,7 @@ class Server:
             return None
 
     def share(self, name, pids):
-        """Share of the movable pages of the processes `pids` on the colors of the class `name`; 0 if one is no member yet."""
+        """Share of the movable pages of the processes `pids` on the colors of the class `name`; 0 if one is not a member yet."""
         status = self.status()
         members = [] if status is None else [it for one in status["classes"] if one["class"] == name for it in one["members"]]
         own = {it["pid"]: it for it in members if it["pid"] in pids}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the structure of the workspace: what may depend on what, where unsafe code may be, and how long a file may be.
+"""Checks the structure of the workspace: the dependencies of crates and files, the places of unsafe code, and the length of files.
 
     scripts/structure.py          prints what breaks a rule; exit code 0 if nothing does, else 1
 
@@ -83,7 +83,7 @@ def lengths():
 
 
 def without_tests(text):
-    """Returns the code without comments, strings and what only tests compile."""
+    """Returns the code without comments, strings and items that only tests compile."""
     text = re.sub(r"//[^\n]*", "", text)
     text = re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
     kept, lines, at = [], text.split("\n"), 0

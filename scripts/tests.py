@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the tests, and lists at the end what failed, what was ignored, why, and the one command that installs what is missing.
+"""Runs the tests. Lists at the end the failed tests, the ignored tests with reasons, and the command that installs missing programs.
 
     scripts/tests.py COMMAND...     each argument is a command line of a shell; all of them run at the same time
     scripts/tests.py --packages     prints the Debian packages of the programs that the tests look for and do not find
@@ -45,18 +45,18 @@ COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # `test NAME ... ignored (REASON)`; what a test prints comes between its name and its outcome.
 TEST = re.compile(r"test (?:\[.*\] )?(\S+(?: - \S.*)?)\s+\.\.\. ?(.*)")
 IGNORED = re.compile(r"ignored(?:, (.*)| \((.*)\))?$")
-# Of pytest, by -rs.
+# A line of pytest with the option -rs.
 SKIPPED = re.compile(r"SKIPPED \[\d+\] ([^:]+(?::\d+)?): (.*)")
-# Of benchmarks in the size of tests.
+# A line of a benchmark that runs in the size of tests.
 NOT_MEASURED = re.compile(r"((?:[\w ]+: )?)not measured: (.*)")
 RUNNING = re.compile(r"\s*Running (\S+)")
-# What a failing test says: where it panicked, and the lines after that.
+# The message of a failing test: the place of the panic, and the lines after that.
 PANICKED = re.compile(r"panicked at |^E  ")
 SAID_LINES, SAID_COLUMNS = 4, 400
 
 
 class Read:
-    """What was ignored, why, and what panicked, as it is found in the lines that the tests print."""
+    """The ignored tests with reasons, and the panics, as found in the lines that the tests print."""
 
     def __init__(self):
         self.found = []
@@ -130,7 +130,7 @@ def main():
     seen = Read()
     codes = run(sys.argv[1:], seen)
     if any(codes):
-        print("\nWhat panicked (tests that expect a panic are among it):", *seen.panicked, sep="\n  ")
+        print("\nPanics (including those that tests expect):", *seen.panicked, sep="\n  ")
     print(f"\nIgnored tests: {len(seen.found) or 'none'}")
     for name, reason in seen.found:
         print(f"  {name}: {reason}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often the measuring verbs of isochrome give a result beside a busy CPU.
+"""Measures how often the measuring verbs of isochrome give a result beside a busy CPU.
 
 Each verb runs so many times, each time with an empty runtime folder in memory and a load on the other CPU. A result is exit status 0 or 2
 (a bound was violated, which is an answer), or 3: inconclusive. "In doubt" is counted by itself: colors are judged by eviction tests, so no
@@ -37,7 +37,7 @@ OUTCOMES = ["result", "inconclusive", "in doubt", "refused", "too long"]
 
 
 def run(binary, verb, limit):
-    """Outcome, exit status, seconds and what was said last."""
+    """Runs a verb, and returns its outcome, exit status, time in seconds and last message."""
     runtime = memory_folder("isochrome-verb-")
     try:
         begin = time.monotonic()
@@ -72,7 +72,7 @@ def run(binary, verb, limit):
         outcome = "in doubt"
     else:
         outcome = {0: "result", 2: "result", 3: "inconclusive"}.get(process.returncode, "refused")
-    # The line that says why, else the last ones.
+    # The line with the reason, or else the last lines.
     lines = said.strip().splitlines()
     why = [line for line in lines if "in doubt" in line or "inconclusive" in line] or errors.strip().splitlines()[-3:]
     message = " ".join(why)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How often `isochrome run` finds what was planted, and how often it accuses a set that is as it was profiled.
+"""Measures how often `isochrome run` finds planted faults, and how often it accuses a set that runs as it was profiled.
 
-Two programs of crates/cli/tests/run/task.c are profiled and planned once, as they are: `lines`, whose jobs are released by lines, and `timer`,
+Two programs of crates/cli/tests/run/task.c are profiled and planned once, without faults: `lines`, whose jobs are released by lines, and `timer`,
 which wakes itself. Then the plan is run so many times with each of these:
 
     good      the programs that were profiled
@@ -13,9 +13,9 @@ which wakes itself. Then the plan is run so many times with each of these:
 
 Overruns are found if the run ends with a violated bound, deadline or budget of `lines` that steal time does not excuse. Missing releases are found
 if the run does not hold and counts as many absent releases of `timer` as were planted, at least. A good set is accused if anything is violated.
-Releases that are absent because the host withheld the CPU are counted too, so the table has the sum of the absent releases of each kind of run: what
-the good set lacks was not planted. For the same reason it has the jobs beyond the budget of `lines`, and how many of them steal time excuses: an
-overrun that was planted should not be. With --comparisons, the simulated comparisons of crates/model/tests/statistics.rs
+Releases that are absent because the host withheld the CPU are counted too, so the table has the sum of the absent releases of each kind of run.
+Releases that are absent in the good set were not planted. For the same reason it has the jobs beyond the budget of `lines`, and the number of them that
+steal time excuses; steal time should not excuse a planted overrun. With --comparisons, the simulated comparisons of crates/model/tests/statistics.rs
 are made as well, where a program takes 30 % longer in 40 % of the windows: on hardware noise would decide the number of runs that this takes.
 
 Prints a Markdown table. Exit status: 0 if all was found and nobody accused, 1 could not run, 2 if not. Run it as root, on a machine with two
@@ -56,7 +56,7 @@ def called(command, accepted=(0,), **options):
 def task_set(folder, cpu):
     program = folder / "task"
     called(["cc", "-O2", "-o", program, SOURCE])
-    # The programs use a few lines of memory. So they need no colors, and what they refill after each other is the private levels, which are charged.
+    # The programs use a few lines of memory. So they need no colors, and they refill only the private levels after each other, which is charged.
     return f"""cpus = "{cpu}"
 method = "none"
 refill_ns_per_partition = 0
@@ -79,7 +79,7 @@ jobs = "wakeup"
 
 
 def planned(binary, folder, cpu):
-    """The plan of the set. Measured costs of a moment at which the host was busy can leave none, so it may be profiled several times."""
+    """Returns a plan of the set. Costs that were measured while the host was busy can allow no plan, so the set may be profiled several times."""
     (folder / "taskset.toml").write_text(task_set(folder, cpu))
     for attempt in range(1, PROFILES_MAX + 1):
         profile = ["profile", folder / "taskset.toml", "-o", folder / "profile.json", "--again", "--exceed", "0.01"]
@@ -98,7 +98,7 @@ def planned(binary, folder, cpu):
 
 
 def with_modes(plan, modes):
-    """The plan with other modes of its programs."""
+    """Returns the plan with other modes of its programs."""
     changed = json.loads(json.dumps(plan))
     for task in changed["programs"]["tasks"]:
         task["command"][1] = modes.get(task["name"], task["command"][1])
@@ -116,7 +116,7 @@ class Run:
         self.tasks = {task["name"]: task for task in numbers["tasks"]}
 
     def own_violations(self, task):
-        """Jobs beyond a limit of the task that steal time does not excuse."""
+        """Returns the number of jobs beyond a limit of the task that steal time does not excuse."""
         return sum(self.by_limit(task).values())
 
     def by_limit(self, task):
@@ -124,7 +124,7 @@ class Run:
         return {limit: of["jobs"] - of["excused"] for limit, of in limits.items() if of["jobs"] > of["excused"]}
 
     def overruns(self):
-        """Jobs of `lines` of which every thousandth was planted to overrun, those beyond the budget, and those of them that steal time excuses."""
+        """Returns the numbers of planted overruns of `lines`, of jobs beyond its budget, and of those jobs that steal time excuses."""
         of = self.tasks["lines"]["budget_violations"]
         return {"planted": self.tasks["lines"]["releases"]["seen"] // PLANTED_EVERY, "beyond": of["jobs"], "excused": of["excused"]}
 
@@ -149,7 +149,7 @@ def last_cpu():
 
 
 def compared():
-    """What the simulated comparisons say: lines of the test."""
+    """Runs the test of simulated comparisons, and returns the lines of its result."""
     text = called([*COMPARISONS, COMPARED], cwd=ROOT).stdout
     lines = [line for line in text.splitlines() if line.startswith("30 % in 0.4 of the windows, whole blocks false")]
     if len(lines) != 2:

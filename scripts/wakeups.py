@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""How well jobs that `isochrome run` sees agree with what cyclictest says of itself (docs/how-to/running.md).
+"""Compares the jobs that `isochrome run` observes with the cycles that cyclictest prints (docs/how-to/running.md).
 
-Each of its cycles, printed by `--verbose --nsecs`, is an instant by its own clock: how long after the time it wanted to be woken it read that clock.
-`run` has for the same cycle when its thread got the CPU. The two are counted from different instants, so their difference is held
-against its own median.
+For each cycle, cyclictest with `--verbose --nsecs` prints the time from the intended wake-up until it read its clock. `run` has for the same cycle
+the time at which the thread got the CPU. The two times have different origins, so their difference is compared with the median of all differences.
 
     isochrome run plan.json -o DIR --duration 20s 2> LOG
     scripts/wakeups.py DIR/jobs.csv LOG --interval 1000000
@@ -17,7 +16,7 @@ import statistics
 
 
 def own_times(lines, interval):
-    """When each cycle read the clock, in ns from when the first one wanted to be woken."""
+    """Returns the time at which each cycle read the clock, in ns from the intended first wake-up."""
     wanted = 0
     times = []
     for line in lines:
@@ -26,13 +25,13 @@ def own_times(lines, interval):
             continue
         late = int(cycle[1])
         times.append(wanted + late)
-        # As it does: what is past already is left out.
+        # cyclictest leaves out wake-ups that are past already.
         wanted += interval * (1 + max(0, late // interval))
     return times
 
 
 def differences(starts, own, zero):
-    """Differences of starts and cycles that are nearest each other, the zero of the latter being at `zero`."""
+    """Returns the difference between each start and the nearest cycle. `zero`: the start time that corresponds to time 0 of the cycles."""
     found = []
     for start in starts:
         at = bisect.bisect(own, start - zero)
@@ -51,8 +50,8 @@ def main():
         starts = [int(job["start_ns"]) for job in csv.DictReader(file)]
     with open(options.log) as file:
         own = own_times(file, options.interval)
-    # Which cycle the first job is: the one with which the others agree best. With a neighbor of it they agree too, but for the jitter of
-    # both, so that counting those that lie close would not tell.
+    # The first job belongs to the cycle with which the other jobs agree best. A neighboring cycle agrees too, but for the jitter of both,
+    # so counting the jobs that lie close to a cycle would not decide.
     near = options.interval / 10
 
     def disagreement(zero):

@@ -24,7 +24,7 @@ use libfuzzer_sys::fuzz_target;
 /// A process that cannot be: numbers end at 2^22.
 const NOBODY: Pid = Pid(i32::MAX);
 
-/// A machine with a setting and its runtime folder, and files that are no settings.
+/// A machine with a setting and its runtime folder, and files that are not settings.
 static MACHINE: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = std::env::temp_dir().join(format!("isochrome-fuzz-{}", std::process::id()));
     for part in ["runtime", "proc/sys/vm", "sys", "etc/sysctl.d", "resctrl/isochrome-a"] {

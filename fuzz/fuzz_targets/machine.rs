@@ -53,7 +53,7 @@ const FILES: [&str; 36] = [
     "etc/default/grub",
 ];
 
-/// What this machine allows, which the checks judge together with the files.
+/// Permissions and abilities of this machine that the checks judge together with the files.
 static TRIALS: LazyLock<Trials> = LazyLock::new(|| Trials::run(Duration::ZERO));
 
 /// A folder of this process in memory, with a machine of one CPU and one cache, of which the inputs replace files.

@@ -1,4 +1,4 @@
-"""What all checks in an emulated machine share: commands, programs whose memory is checked, and where their pages are.
+"""Functions for all checks in an emulated machine: commands, programs whose memory is checked, and the colors of their pages.
 
 Checks run as root, where the frame number modulo 16 is the color of a page.
 """
@@ -21,7 +21,7 @@ ZERO_PAGE = 24
 
 
 def run(*command, fails=False, **options):
-    """Runs a command, and returns what it prints, errors included. It must end with 0, or must not if it `fails`."""
+    """Runs a command, and returns its output and errors. The command must end with 0, or with another code if `fails` is set."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if (done.returncode != 0) != fails:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
@@ -29,7 +29,7 @@ def run(*command, fails=False, **options):
 
 
 def document(*command):
-    """Runs a command, which must end with 0, and returns the JSON that it prints. What it says meanwhile on standard error is left out."""
+    """Runs a command, which must end with 0, and returns the JSON that it prints. Its output on standard error is discarded."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -48,14 +48,14 @@ def until(what, seconds, done, failed=lambda: ""):
 
 
 def require(condition, what, failed=lambda: ""):
-    """Prints what was required; the check fails with that and what `failed` returns unless the condition holds."""
+    """Prints the requirement. Unless the condition holds, the check fails with the requirement and the text that `failed` returns."""
     if not condition:
         sys.exit(f"not so: {what}\n{failed()}")
     print(f"{what}: yes", flush=True)
 
 
 def rounds(report):
-    """How often a holder.py has checked all of its memory, by its report; 0 if it has not yet. The check fails if a page had wrong contents."""
+    """Returns how often a holder.py has checked all of its memory, by its report. The check fails if a page had wrong contents."""
     if not report.exists():
         return 0
     count, wrong = map(int, report.read_text().split())
@@ -101,7 +101,7 @@ def frames_of_mappings(pid):
 
 
 def frames_of(pid):
-    """The frames of all these mappings."""
+    """The frames of a process's anonymous pages in all mappings."""
     return [frame for _, frames in frames_of_mappings(pid) for frame in frames]
 
 
@@ -113,7 +113,7 @@ def share(pid, allowed):
 
 
 def off_color(pid, allowed):
-    """The mappings of a process with anonymous pages whose color is not in a list: a line for each, with how many of how many."""
+    """The mappings of a process with anonymous pages whose color is not in a list: a line for each, with the number of these pages and of all."""
     wanted = listed(allowed)
     off = ((name, sum(frame % COLORS not in wanted for frame in frames), len(frames)) for name, frames in frames_of_mappings(pid))
     return "\n".join(f"{name}: {count} of {pages} pages off color" for name, count, pages in off if count)

@@ -48,7 +48,7 @@ pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Col
     Ok(Coloring::new((known, numbers), &machine, request))
 }
 
-/// Checks that `chosen` names colors at all, which depends on no machine.
+/// Checks that `chosen` names colors at all. This check does not depend on the machine.
 pub fn well_formed(chosen: &ChosenColors) -> Result<()> {
     match wanted(chosen, u32::from(u16::MAX)) {
         // How many colors there are is known later, and no colors at all is said with a hint of its own.

@@ -115,8 +115,8 @@ pub fn measured(options: &CompareOptions, context: &Context) -> Result<Option<Co
     Ok(Some(conclude(recorded, &settings, about)))
 }
 
-/// Returns the number of pairs of windows for which the programs are started anew: what the options say, else [`RESTARTS`] where all were started
-/// here. Fails if that was asked for and cannot be done.
+/// Returns the number of pairs of windows for which the programs are started anew: the number in the options, or else [`RESTARTS`] if all programs
+/// were started here. Fails if the options request restarts that are impossible.
 fn restarts(options: &CompareOptions, programs: &Programs) -> Result<u64> {
     let running = programs.parties().find(|party| !party.is_ours());
     match (options.restarts, running) {
@@ -131,8 +131,8 @@ fn restarts(options: &CompareOptions, programs: &Programs) -> Result<u64> {
     }
 }
 
-/// Starts the programs anew for one window as found and one apart in each pair, in random order, and returns the windows. No window begins after `until`.
-/// Where none can be measured any more, it says why and ends.
+/// Starts the programs anew for one window as found and one apart in each pair, in random order, and returns the windows. No window begins after
+/// `until`. If no window can be measured any more, prints the reason and stops.
 fn restarted(
     (options, patterns): (&CompareOptions, &Patterns),
     settings: &Settings,
@@ -164,7 +164,7 @@ fn restarted(
             Ok(window) => windows.push(window),
             Err(error) => {
                 let count = windows.len();
-                progress::tell(&bar, &format!("isochrome: not started anew any more after {count} windows: {error:#}"));
+                progress::tell(&bar, &format!("isochrome: restarts end after {count} windows: {error:#}"));
                 break;
             }
         }
@@ -174,7 +174,7 @@ fn restarted(
     windows
 }
 
-/// The programs of the experiment, and what reads what they print.
+/// The programs of the experiment, and the readers of their output.
 struct Programs {
     victim: Party,
     neighbor: Option<Party>,
@@ -202,7 +202,7 @@ impl Programs {
         std::iter::once(&self.victim).chain(&self.neighbor)
     }
 
-    /// Returns the measure that `options` choose. It takes the victim's output, so there is one only.
+    /// Returns the measure that `options` choose. The measure takes over the victim's output, so there can be only one.
     fn measure(&mut self, options: &CompareOptions, patterns: &Patterns) -> Result<Box<dyn Measure>> {
         let measured = options.measure.with_statistic(options.statistic).0;
         let (lines, marks) = (self.lines.take(), self.marks.take());
@@ -278,10 +278,10 @@ impl Patterns {
 
 /// Returns the pattern `text`, which has to have one group.
 fn pattern(text: &str) -> Result<Regex> {
-    let pattern = Regex::new(text).map_err(|error| anyhow!("`{text}` is no pattern: {error}"))?;
+    let pattern = Regex::new(text).map_err(|error| anyhow!("`{text}` is not a pattern: {error}"))?;
     ensure!(
         pattern.captures_len() == 2,
-        "`{text}` has {} groups, and the number has to be the only one\n  hint: 'took ([0-9.]+) us'; (?:…) is no group",
+        "`{text}` has {} groups, and the number has to be the only one\n  hint: 'took ([0-9.]+) us'; (?:…) is not a group",
         pattern.captures_len() - 1
     );
     Ok(pattern)
@@ -289,9 +289,9 @@ fn pattern(text: &str) -> Result<Regex> {
 
 fn settings(options: &CompareOptions, seed: u64) -> Result<Settings> {
     let duration = |time: Ns| Duration::from_nanos(time.0);
-    ensure!(options.window.0 > 0, "a window of no time\n  hint: --window 1s");
-    ensure!(options.margin > 0.0, "a margin of nothing cannot be ruled out\n  hint: --margin 3");
-    ensure!(options.rate > 0.0 && options.rate.is_finite(), "a rate of no requests\n  hint: --rate 1000");
+    ensure!(options.window.0 > 0, "the length of a window is 0\n  hint: --window 1s");
+    ensure!(options.margin > 0.0, "a margin of 0 cannot be ruled out\n  hint: --margin 3");
+    ensure!(options.rate > 0.0 && options.rate.is_finite(), "the rate must be above 0\n  hint: --rate 1000");
     Ok(Settings {
         blocks: options.windows / block_windows(&[]),
         found: options.found,
@@ -312,11 +312,11 @@ fn party(text: &str, lines: bool, marks: Option<&MarkReader>) -> Result<(Party, 
     if let Ok(pid) = text.trim().parse::<i32>() {
         ensure!(
             !lines,
-            "what process {pid} prints goes elsewhere, so its lines cannot be read\n  hint: give its command line, or another measure"
+            "the output of process {pid} goes elsewhere, so its lines cannot be read\n  hint: give its command line, or another measure"
         );
         ensure!(
             marks.is_none(),
-            "process {pid} runs already, and marks are told to those who asked for them when it was started\n  hint: give its command line, or another measure"
+            "process {pid} runs already, and marks go only to the program that started it\n  hint: give its command line, or another measure"
         );
         let party = Party::running(Pid(pid)).with_context(|| format!("there is no process {pid}"))?;
         return Ok((party, None));
@@ -365,7 +365,7 @@ fn warm_up(options: &CompareOptions, victim: &mut Party, mut neighbor: Option<&m
     }
 }
 
-/// Returns what is measured, as it was asked for.
+/// Returns the measured quantity, in the words of the command line.
 fn measure_text(options: &CompareOptions) -> String {
     let (measured, statistic) = options.measure.with_statistic(options.statistic);
     match measured {
@@ -379,7 +379,7 @@ fn measure_text(options: &CompareOptions) -> String {
         Measured::Counter(event) => format!("counts of {event}"),
         Measured::Wakeups(quantity) => format!("{quantity:?} time per wake-up").to_lowercase(),
         Measured::Lines(pattern) => format!("numbers that the victim prints: {pattern}"),
-        Measured::Command(command) => format!("what `{command}` prints"),
+        Measured::Command(command) => format!("numbers that `{command}` prints"),
         Measured::Socket(target) => format!("{:?} requests to {}", target.protocol, target.address).to_lowercase(),
     }
 }
@@ -420,7 +420,7 @@ fn measure_of(
             let (program, reader) = match number {
                 Some(pattern) => (program, Reader::Numbers(pattern)),
                 None => Reader::of_command(command).with_context(|| {
-                    format!("how to read what `{program}` prints is not known\n  hint: --number 'took ([0-9.]+) ms'")
+                    format!("the output format of `{program}` is not known\n  hint: --number 'took ([0-9.]+) ms'")
                 })?,
             };
             ensure!(
@@ -486,7 +486,7 @@ impl Colored {
         }
     }
 
-    /// Returns what moves both programs.
+    /// Returns both programs with the colorings that move them.
     fn sides(&self, programs: &Programs) -> Result<Vec<Side>> {
         let parties = std::iter::once((&programs.victim, &self.victim, &self.cpus[0]));
         let neighbor = programs.neighbor.as_ref();
@@ -517,14 +517,14 @@ impl Colored {
         self.has_neighbor && !self.cache.shared_by.value.iter().any(share)
     }
 
-    /// Measures in which time half of the level is read again; `None` where there is no memory for that.
+    /// Measures the time in which half of the level is read again; `None` if there is no memory for that.
     fn refill(&self) -> Option<Ns> {
         let level = self.cache.geometry.value.cache_bytes();
         let (walk, mut writer) = (Walk::new(Bytes(level.0 / 2)).ok()?, Writer::new(Bytes(2 * level.0)).ok()?);
         Some(refill(&walk, &mut writer))
     }
 
-    /// Returns what is expected before anything is measured, in sentences.
+    /// Describes the effect that is expected before anything is measured, in sentences.
     fn expected(&self) -> Vec<String> {
         if !self.is_hopeless() {
             return Vec::new();

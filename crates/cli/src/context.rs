@@ -161,7 +161,7 @@ impl Context {
         wanted: usize,
     ) -> Result<(PaletteEvidence, FramePool)> {
         let _settings = self.pin();
-        let _bar = finding_colors("what is to be measured with them");
+        let _bar = finding_colors("the measurements with these colors");
         let (mut survey, _) = self.survey(measurement, target, 0)?;
         survey.classify_until(wanted)?;
         let mut doubts: Vec<String> = survey.inference().doubts.iter().map(ToString::to_string).collect();
@@ -217,7 +217,7 @@ pub fn method(by: By) -> Option<Method> {
     }
 }
 
-/// Begins the step of finding the colors, before `next`.
+/// Begins the progress step of finding the colors, which `next` follows.
 pub fn finding_colors(next: &'static str) -> ProgressBar {
     progress::step("finding colors", Takes::Words("seconds; a minute or more on a busy machine"), next)
 }

@@ -45,7 +45,7 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     results::leave(&options.results, Outcome { context: &context, palette: Some(palette), section, raw, warnings })
 }
 
-/// Returns what follows from `blocks` of `experiment`. The slope of the delay is compared with the refill time of the machine, if it is known.
+/// Returns the results of `blocks` of `experiment`. The slope of the delay is compared with the refill time of the machine, if it is known.
 fn measured(context: &Context, experiment: &Preempting, blocks: &[Block<Condition>]) -> Crpd {
     let Preempting { pool, target, touches, lines_per_jump, colors, .. } = experiment;
     let mut levels = context.machine.levels.iter().filter(|level| level.level == target.level);

@@ -26,7 +26,7 @@ use crate::{crpd, evidence, files, hints, probe, results};
 
 /// Working sets of the preempted walk, in percent of half of the colors, for a measurement and for an impression.
 const PERCENTS: [&[u32]; 2] = [&[25, 50, 75, 100], &[50, 100]];
-/// Number of blocks of each condition and number of preemptions of each kind in a block, likewise.
+/// Number of blocks of each condition and number of preemptions of each kind in a block, for a measurement and for an impression.
 const PREEMPTIONS: [(u32, u32); 2] = [(12, 8), (6, 5)];
 /// The modeled machine on which preemptions are played where this machine has nothing to show, and its clock rate.
 const MODEL: (&str, u32) = ("cortex-a72", 1500);
@@ -73,7 +73,7 @@ pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Res
     leave(options, &context, Some(palette), shown)
 }
 
-/// What the report will show.
+/// Contents of the report.
 #[derive(Default)]
 struct Shown {
     sections: Vec<Section>,
@@ -107,11 +107,12 @@ impl Shown {
 
 /// Says in the first line why this machine has nothing to show, and plays preemptions on a modeled machine instead.
 fn nothing_to_show(options: &DemoOptions, context: &Context, why: &str) -> Result<Verdict> {
-    let why = format!("This machine has nothing to show, as programs cannot be given parts of its cache: {why}");
+    let why =
+        format!("Nothing can be shown on this machine, because programs cannot be given parts of its cache: {why}");
     files::print(&format!("{why}\n"))?;
     let (name, mhz) = MODEL;
     let mut section = crpd::on_a_model(name, mhz, PERCENTS[1])?;
-    section.title = format!("{} (played on a model of {name}: nothing of it was measured here)", section.title);
+    section.title = format!("{} (played on a model of {name}: none of it was measured here)", section.title);
     let shown = Shown { sections: vec![section], warnings: vec![why], ..Shown::default() };
     leave(options, context, None, shown)?;
     Ok(Verdict::Inconclusive)

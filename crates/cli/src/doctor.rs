@@ -19,7 +19,7 @@ pub const SCHEMA: &str = "isochrome-doctor/1";
 /// Time for which steal time is watched.
 const INTERVAL: Duration = Duration::from_millis(300);
 
-/// Columns in front of what a check found.
+/// Number of columns in front of the finding of a check.
 const FOUND_AT: usize = 34;
 
 pub fn run(options: &DoctorOptions) -> Result<Verdict> {
@@ -81,7 +81,7 @@ fn first(steps: &[Step], width: usize) -> String {
     text
 }
 
-/// Formats a command, and the one whose effect lasts if that is another one.
+/// Formats a command, followed by the command whose effect lasts if that is another one.
 fn commands(width: usize, now: &str, privilege: Option<&str>, lasting: Option<&str>) -> String {
     let privilege = privilege.filter(|privilege| *privilege != "none");
     // A command is copied, so it stays on one line, and what is said of it goes below where there is no room behind it.
@@ -106,7 +106,7 @@ fn package(package: Option<&str>) -> String {
     package.map_or_else(String::new, |package| format!("     the program is not installed: {package}\n"))
 }
 
-/// Formats what a check found, with all lines after the first below the beginning of what was found.
+/// Formats the finding of a check, with further lines indented to the beginning of the first.
 fn found(indent: &str, check: &Check, width: usize) -> String {
     let line = format!("{indent}{} {:<28} {}", sign(check.status), check.name, check.found);
     wrap(&line, width, indent.len() + FOUND_AT) + "\n"

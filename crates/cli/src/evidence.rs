@@ -31,7 +31,7 @@ pub fn of(
 /// Returns evidence of a measurement on `machine`, dated now. If the measurement was interrupted, the first warning reports that.
 pub fn about(machine: &Machine, raw: &[RawFile], mut warnings: Vec<String>) -> Evidence {
     if interrupt::interrupted() {
-        warnings.insert(0, "Interrupted: what was not measured by then is missing.".to_owned());
+        warnings.insert(0, "Interrupted: measurements that were not complete are missing.".to_owned());
     }
     Evidence {
         schema: SCHEMA.to_owned(),
@@ -65,8 +65,8 @@ pub fn warnings(context: &Context, counted: bool, settings: &RealtimeSettings) -
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &context.machine.hypervisor {
         warnings.push(format!(
-            "This is a virtual machine ({hypervisor}): other guests share caches and CPUs unseen. Only accepted blocks \
-             count; how many were is stated with every result."
+            "This is a virtual machine ({hypervisor}): other guests share caches and CPUs unseen. Only accepted blocks count; their number \
+             is stated with every result."
         ));
     }
     if !counted {

@@ -63,7 +63,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
         None => allowed_cpus()?,
     };
     coloring::well_formed(&options.colors)?;
-    ensure!(options.interval.0 > 0, "an interval of no time\n  hint: --interval 1s");
+    ensure!(options.interval.0 > 0, "the interval is 0\n  hint: --interval 1s");
     let own = Owner::of(std::process::id())?;
     let reserved = options.strict.then(|| reserve(&options.colors, cpus.clone(), own.clone())).transpose()?;
     // Errors that no measurement can change are reported at once.
@@ -149,7 +149,7 @@ fn relay_for(options: &ExecOptions, command: &mut Command, launch: &mut Launch) 
     match needs_relay.then(|| Relay::new(command, launch)).transpose() {
         Err(error) if !waits_for_it => {
             let error = hints::text(&*error);
-            eprintln!("isochrome: the program is left to talk to its service manager itself: {error}");
+            eprintln!("isochrome: the program sends messages to its service manager directly: {error}");
             Ok(None)
         }
         relay => relay,

@@ -16,10 +16,10 @@ use clap::error::ErrorKind;
 
 use crate::args::{Arguments, SEPARATE};
 
-/// Replaces this process by the program that `words`, which the parser refused with `error`, are meant for.
+/// Replaces this process by an external program if `words` name one. The parser has refused `words` with `error`.
 ///
-/// The program gets this process's arguments, standard streams and signals, and its exit code is the command's. `isochrome help NAME` asks it
-/// for `--help`. Returns only if there is nothing to execute: with the message of what failed, or `None` if the words are simply wrong.
+/// The program gets this process's arguments, standard streams and signals, and its exit code is the command's. `isochrome help NAME` asks it for
+/// `--help`. Returns only if no program was executed: the error message, or `None` if the words are simply wrong.
 pub fn replace(words: &[OsString], error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -40,7 +40,7 @@ pub fn replace(words: &[OsString], error: &clap::Error) -> Option<String> {
         let verb = SEPARATE.iter().find(|verb| name == verb.name)?;
         let program = program.display();
         return Some(format!(
-            "{} is a program of its own, {program}, and PATH has none\n  hint: {}",
+            "{} is a separate program, {program}, which is not in PATH\n  hint: {}",
             verb.name, verb.hint
         ));
     };

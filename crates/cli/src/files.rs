@@ -58,8 +58,8 @@ const KINDS: [(&str, &str, &str); 6] = [
     ("isochrome-machine/", "a probed machine", "isochrome plan profile.json --machine @"),
 ];
 
-/// Returns the error text for the file at `path` that is not `wanted`, such as "a plan". If its text says of which other kind it is, the hint is
-/// what to do with that, else `hint`.
+/// Returns the error text for the file at `path` that is not `wanted`, such as "a plan". If its text is of another known kind, the hint says what to
+/// do with a file of that kind. Otherwise the hint is `hint`.
 pub fn of_another_kind(path: &Path, text: &str, wanted: &str, hint: &str) -> String {
     let shown = path.display().to_string();
     match kind(text) {
@@ -102,8 +102,8 @@ pub fn read_versioned(path: &Path, schemas: &[&str]) -> Result<String> {
     anyhow::bail!("{shown}: schema is {found}, not `{}`\n  hint: {hint}", schemas[0])
 }
 
-/// Writes `text` to `path` atomically: through a new file beside it, so that an interrupted write leaves the old one. What is no file, such as
-/// `/dev/stdout` or a pipe, is written to as it is.
+/// Writes `text` to `path` atomically: through a new file beside it, so that an interrupted write leaves the old one. Other targets, such as
+/// `/dev/stdout` or a pipe, are written to directly.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     let written = if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         fs::write(path, text)
@@ -139,7 +139,7 @@ pub fn check_writable(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Err(unwritable(path, io::ErrorKind::IsADirectory.into()));
     }
-    // What exists and is no file needs no new file beside it.
+    // What exists and is not a file needs no new file beside it.
     let target = if path.exists() && !path.is_file() { path } else { parent };
     rustix::fs::access(target, rustix::fs::Access::WRITE_OK).map_err(|error| unwritable(path, error.into()))
 }
@@ -184,18 +184,18 @@ pub fn write_json_compact(path: &Path, value: &impl Serialize) -> Result<()> {
     write(path, &(serde_json::to_string(value)? + "\n"))
 }
 
-/// Returns the width of lines on standard output: that of the terminal, but no less than where there is no terminal.
+/// Returns the width of lines on standard output: that of the terminal, but at least the width that is used without a terminal.
 pub fn width() -> usize {
     let terminal = rustix::termios::tcgetwinsize(io::stdout()).ok();
     terminal.map_or(layout::WIDTH, |size| usize::from(size.ws_col).max(layout::WIDTH))
 }
 
-/// Prints `text` on standard output for people: without what a terminal would obey, and with lines broken that are wider than [`width`].
+/// Prints `text` on standard output for people: without control sequences for the terminal, and with lines broken that are wider than [`width`].
 pub fn print(text: &str) -> Result<()> {
     print_whole(&layout::fit(&printable::lines(text), width()))
 }
 
-/// Prints `text`, which is the content of a file, on standard output, without what a terminal would obey.
+/// Prints `text`, which is the content of a file, on standard output, without control sequences for the terminal.
 pub fn print_whole(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(printable::lines(text).as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {

@@ -50,7 +50,7 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
     let Results { output, raw, .. } = &options.results;
     anyhow::ensure!(
         options.verify || (output.is_none() && raw.is_none()),
-        "mere flooding leaves no evidence\n  hint: --verify"
+        "a flood without --verify leaves no evidence\n  hint: --verify"
     );
     let measurement = &options.measurement;
     let context = Context::new(measurement)?;
@@ -59,7 +59,7 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
     parameters.iter().for_each(|parameters| eprintln!("{parameters}"));
     if options.machine.is_none() {
         eprintln!(
-            "(hint: isochrome probe -o machine.json, then --machine machine.json, holds them against what is measured)"
+            "(hint: isochrome probe -o machine.json, then --machine machine.json, compares them with measured sizes)"
         );
     }
     let geometry = |level| parameters.iter().find(|it| it.level == level).map(Parameters::geometry);
@@ -118,7 +118,7 @@ fn check(
     let reserved = reserved_colors(first);
     anyhow::ensure!(
         pool.colors() as usize > reserved,
-        "of {} colors none is left for a victim beside the {reserved} of the flooder\n  hint: --level, for a level of more colors",
+        "none of the {} colors is left for a victim, because the flooder reserves {reserved}\n  hint: --level, for a level of more colors",
         pool.colors()
     );
     let patterns = if options.pattern.is_empty() { &Pattern::ALL[..] } else { &options.pattern };

@@ -24,7 +24,7 @@ use isochrome_model::taskset::read::ReadError;
 
 use crate::usage;
 
-/// What to do where free memory has few frames of some colors.
+/// Hint for machines whose free memory has few frames of some colors.
 pub const RARE_FRAMES: &str = "\n  hint: free memory has few frames of some colors: as root, `echo 1 >/proc/sys/vm/compact_memory` joins what is free, or let more of it be searched: --memory 4G";
 
 /// A command that reads a task set which comes with isochrome.
@@ -61,7 +61,7 @@ pub fn whole(error: &(dyn Error + 'static), words: &[OsString]) -> String {
     text
 }
 
-/// Returns the number of the process if `error` is that the process has no memory because it is a thread of the kernel.
+/// Returns the number of the process if `error` says that the process has no memory because it is a thread of the kernel.
 fn kernel_thread(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -123,7 +123,7 @@ fn hint(error: &(dyn Error + 'static)) -> String {
         CounterError::NoMissEvent { .. } => ": `isochrome palette --by timing`";
         CounterError::NoMissRatio { .. } => ": --level 1 to 3";
         FixError::NotAtStart => ": `isochrome doctor --fix --yes`";
-        FixError::Foreign { .. } => "; or leave --persistent away";
+        FixError::Foreign { .. } => "; or leave --persistent out";
         SchedError::SwitchesForbidden { .. } =>
             "; `isochrome watch PID` and `isochrome watch -- CMD` watch processes of your own";
         FloodError::NoDoublePurge(_) => ": `isochrome lab flood --pattern write`";
@@ -145,7 +145,7 @@ fn hint(error: &(dyn Error + 'static)) -> String {
         ReadError::Missing { field: "partitions", .. } => ", or give --partitions N";
         ReadError::Missing { field: "memory_mib", .. } => ", or give --memory SIZE";
         ReadError::Missing { alternative: "", .. } => ", or give --refill TIME";
-        PlanError::Cpus { .. } => ": leave --cores away";
+        PlanError::Cpus { .. } => ": leave --cores out";
         ExportError::Empty => ": isochrome plan";
         ExportError::Partition { .. } => ": --partitions";
         ExportError::NoWays { .. } => ": --ways 16";

@@ -90,7 +90,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         all.into_iter().filter(&chosen.hopeful).collect()
     };
     if possible(true, &[]).is_empty() {
-        eprintln!("Nothing can be seen here that is larger than noise, so nothing is measured.");
+        eprintln!("No effect larger than noise is expected here, so nothing is measured.");
         return Ok(Verdict::Inconclusive);
     }
     let mut warnings = Vec::new();
@@ -195,7 +195,7 @@ fn missing(others: usize, most: usize, levels: &[LevelEvents], realtime: bool) -
     let mut missing = Vec::new();
     if others < most {
         missing.push(match others {
-            0 => "There is one CPU only: nothing runs on different ones.".to_owned(),
+            0 => "There is only one CPU, so no programs run on different CPUs.".to_owned(),
             count => format!("On different CPUs {count} of {most} others run at a time, drawn by chance."),
         });
     }
@@ -266,11 +266,12 @@ fn move_as(coloring: &Coloring, pid: Pid, cpus: &[CpuId], ordinary: Option<&Sche
     Ok(tally.on_color as f64 / tally.resident.max(1) as f64)
 }
 
-/// Restores the division of the ways. `warn` receives the programs that had lost their ways meanwhile, and the setting that cannot be restored.
+/// Restores the division of the ways. `warn` receives the programs that have lost their ways since the division, and the setting that cannot be
+/// restored.
 fn take_back(ways: Ways<Mounted>, given: &Given, programs: &[Vec<String>], warn: &mut impl FnMut(String)) {
     for (number, program) in programs.iter().enumerate() {
         if let Some(what) = given.group_of(number).and_then(|group| ways.changed(group)) {
-            warn(format!("{} lost its ways meanwhile: {what}", program.join(" ")));
+            warn(format!("{} lost its ways during the experiment: {what}", program.join(" ")));
         }
     }
     // All measurements are done, so a failure to restore is only reported; the next start of isochrome tries again.
@@ -291,7 +292,7 @@ fn had<T>(
             Some(part)
         }
         Err(error) => {
-            warn(format!("No {what}, so what they are worth is not shown: {}", hints::text(&*error)));
+            warn(format!("No {what}, so their effect is not measured: {}", hints::text(&*error)));
             None
         }
     }
@@ -299,13 +300,13 @@ fn had<T>(
 
 /// Returns the time slices in `options`, or `usual` if there are none. Fails for a slice of length 0.
 fn slices(options: &InterferenceOptions, usual: &[Ns]) -> Result<Vec<Ns>> {
-    ensure!(options.slice.iter().all(|slice| slice.0 > 0), "a time slice of no time\n  hint: --slice 1ms");
+    ensure!(options.slice.iter().all(|slice| slice.0 > 0), "the time slice is 0\n  hint: --slice 1ms");
     Ok(if options.slice.is_empty() { usual.to_vec() } else { options.slice.clone() })
 }
 
 /// Returns for each program the indexes of all others. Fails if there are fewer than two programs.
 fn all_beside(programs: usize) -> Result<Vec<Vec<usize>>> {
-    ensure!(programs > 1, "one program has nobody to share with\n  hint: --program once for each of two or more");
+    ensure!(programs > 1, "one program alone shares nothing\n  hint: --program once for each of two or more");
     Ok((0..programs).map(|own| (0..programs).filter(|other| *other != own).collect()).collect())
 }
 
@@ -328,7 +329,7 @@ fn named(options: &InterferenceOptions, context: &Context) -> Result<Chosen> {
         let lost = refill(&Walk::new(bytes)?, &mut Writer::new(Bytes(2 * bytes.0))?);
         drop(settings);
         expected.push(format!(
-            "All of level {} is read again in {} µs, which is {}: that is what a time slice may cost there.",
+            "All of level {} is read again in {} µs, which is {}. A time slice may cost that much there.",
             target.level,
             lost.0 / 1000,
             of_slices(lost, &slices)

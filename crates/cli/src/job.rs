@@ -77,7 +77,7 @@ fn ended(work: &mut Work) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// Runs a job every `period`, and prints how long each took, until nobody reads it. Marks its jobs, if somebody asked for that.
+/// Runs a job every `period`, and prints how long each took, until the reader closes the output. Marks its jobs if the environment requests that.
 fn periodic(work: &mut Work, period: Duration) -> Result<Verdict> {
     let mut output = std::io::stdout().lock();
     let marks = MarkWriter::inherited();

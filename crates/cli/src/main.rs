@@ -1,6 +1,6 @@
 //! The isochrome command: parses the arguments, carries out the verb, and turns its verdict into the exit code.
 
-/// Prints a line on standard error, as the macro of the standard library does, but without what a terminal would obey: messages hold names of
+/// Prints a line on standard error, as the macro of the standard library does, but without control sequences for the terminal: messages hold names of
 /// programs and files.
 macro_rules! eprintln {
     ($($argument:tt)*) => { ::std::eprintln!("{}", ::isochrome_model::printable::lines(&format!($($argument)*))) };
@@ -126,8 +126,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the name of a verb that may work for a while before it prints anything; `None` if all that it does is quick, or if it hands the
-/// terminal to a program or goes on until it is stopped.
+/// Returns the name of a verb that may work for a while before it prints anything. Returns `None` for a verb that is quick, hands the terminal to a
+/// program, or goes on until it is stopped.
 fn long_work(verb: &Verb) -> Option<&'static str> {
     Some(match verb {
         Verb::Doctor { .. } => "doctor",

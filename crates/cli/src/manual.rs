@@ -47,10 +47,10 @@ pub fn completions(shell: clap_complete::Shell) -> Result<Verdict> {
 
 /// A verb with its sub-verbs, as it is documented.
 struct Verb {
-    /// Words of the verb, as `lab filter`; empty for the command itself.
+    /// Words of the verb, such as `lab filter`; empty for the command itself.
     path: String,
     command: Command,
-    /// What its help says after the options.
+    /// The part of the verb's help after its options.
     help: Help,
 }
 
@@ -73,28 +73,28 @@ impl Verb {
         }
     }
 
-    /// Returns the command with the words of the verb, as `isochrome lab filter`.
+    /// Returns the command with the words of the verb, such as `isochrome lab filter`.
     fn name(&self) -> String {
         format!("isochrome {}", self.path).trim_end().to_owned()
     }
 
-    /// Returns the name of its manual page, as `isochrome-lab-filter`.
+    /// Returns the name of the verb's manual page, such as `isochrome-lab-filter`.
     fn page(&self) -> String {
         self.name().replace(' ', "-")
     }
 
-    /// Returns what it does, in a sentence without a full stop.
+    /// Returns the description of the verb, a sentence without a full stop.
     fn about(&self) -> String {
         self.command.get_about().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Returns the line of its use, or several of them.
+    /// Returns the usage of the verb, in one line or several.
     fn usage(&self) -> Vec<String> {
         let usage = self.command.clone().render_usage().to_string();
         usage.trim_start_matches("Usage:").lines().map(|line| line.trim().to_owned()).collect()
     }
 
-    /// Returns the names of manual pages to read next: of the verb around it, of its sub-verbs, and of its group.
+    /// Returns the names of manual pages to read next: of the parent verb, of the verb's sub-verbs, and of its group.
     fn related(&self, all: &[Verb]) -> Vec<String> {
         let outer = self.path.rsplit_once(' ').map_or("", |(outer, _)| outer);
         let first = self.path.split(' ').next().unwrap_or_default();
@@ -107,17 +107,17 @@ impl Verb {
     }
 }
 
-/// What the help of a verb says after its options.
+/// The part of a verb's help after its options.
 #[derive(Default)]
 struct Help {
     /// Command lines, ready to be typed.
     examples: Vec<String>,
-    /// What else there is to know, as one paragraph; may be empty.
+    /// Further notes, as one paragraph; may be empty.
     notes: String,
 }
 
 impl Help {
-    /// Returns what the help of `command` says after the options.
+    /// Returns the part of the help of `command` after its options.
     fn of(command: &Command) -> Help {
         let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let mut help = Help::default();
@@ -135,7 +135,7 @@ impl Help {
     }
 }
 
-/// Splits `text` at backticks: pieces as they are, and pieces that are typed, each with whether it is typed.
+/// Splits `text` at backticks into plain and typed pieces, each with whether it is typed.
 fn typed(text: &str) -> impl Iterator<Item = (bool, &str)> {
     text.split('`').enumerate().map(|(number, piece)| (number % 2 == 1, piece)).filter(|(_, piece)| !piece.is_empty())
 }

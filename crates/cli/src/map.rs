@@ -43,7 +43,7 @@ pub struct Outcome {
 struct Measured {
     /// Number of the program's own pages that no saved palette knew.
     requested: usize,
-    /// Number of these pages whose color is known now.
+    /// Number of the requested pages whose color is known now.
     found: usize,
 }
 
@@ -55,9 +55,9 @@ const UNKNOWN: f64 = 0.01;
 struct Verification {
     /// Number of pages of fresh memory that were measured without the palette.
     pages: usize,
-    /// Number of these whose frames the palette knows.
+    /// Number of pages of fresh memory whose frames the palette knows.
     common: usize,
-    /// Share of these that have the same color; `None` if the palette knows no frame of the fresh memory.
+    /// Share of the pages with known frames that have the same color in the palette; `None` if the palette knows no frame of the fresh memory.
     agreement: Option<f64>,
 }
 
@@ -207,7 +207,7 @@ fn outcome_text(outcome: &Outcome) -> String {
                  the color it says\n",
                 share * 100.0
             ),
-            None => format!("NOT VERIFIED: of {pages} pages of fresh memory the palette knew no frame\n"),
+            None => format!("NOT VERIFIED: the palette knew no frame of {pages} pages of fresh memory\n"),
         });
     }
     shown

@@ -50,7 +50,7 @@ const DESCRIPTORS: usize = 253;
 /// Longest wait for the last messages, once the program has ended.
 const LAST_MESSAGES: Duration = Duration::from_secs(1);
 
-/// Tells the service manager, if there is one, what `message` says of this process. [sd_notify(3)]
+/// Passes `message` about this process on to the service manager, if there is one. [sd_notify(3)]
 pub fn say(message: &str) {
     let Some(name) = env::var_os(SOCKET) else { return };
     let address = match name.as_bytes() {
@@ -174,7 +174,7 @@ impl Manager {
             [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
             path @ [b'/', ..] => SocketAddrUnix::new(path),
             _ => bail!(
-                "NOTIFY_SOCKET={} is no socket that messages can be passed on to\n  hint: a path, or a name with `@` before it",
+                "NOTIFY_SOCKET={} is not a socket that messages can be passed on to\n  hint: a path, or a name with `@` before it",
                 name.display()
             ),
         };

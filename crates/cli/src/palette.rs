@@ -79,9 +79,9 @@ enum Before {
     Merged {
         /// Number of frames that both palettes know.
         common: usize,
-        /// Share of these frames whose color is the same.
+        /// Share of the common frames whose color is the same in both palettes.
         agreement: f64,
-        /// Whether the colors of the other frames of the earlier palette are kept.
+        /// Whether the earlier palette keeps the colors of its other frames.
         kept: bool,
     },
     /// The earlier palette contradicts the new one, so the colors have new numbers from now on.
@@ -267,14 +267,14 @@ fn save(
             let (order, memory) = order_by_eviction(&mut tester, arena, &sets, true);
             arena = memory.context("the memory measured is lost")?;
             let order = order.complete(tester.colors()).context(
-                "the colors measured now do not go together with the pages of known color\n  hint: try again when the machine is less busy",
+                "the colors measured now contradict the pages of known color\n  hint: try again when the machine is less busy",
             )?;
             colors.iter_mut().for_each(|color| *color = order[usize::from(color.0)]);
         }
         (Rule::Bits | Rule::Linear { .. }, Some(rule)) => palette = rule.clone(),
         (Rule::Bits | Rule::Linear { .. }, None) => {
             let order = reference.order_by_frames(&tester, &palette)?.context(
-                "the rule measured now does not go together with the pages of known color\n  hint: try again when the machine is less busy",
+                "the rule measured now contradicts the pages of known color\n  hint: try again when the machine is less busy",
             )?;
             let holders = ledger::grants_in(folder)?;
             if let Some(holder) = holders.iter().find(|grant| grant.level == target.level) {
@@ -383,11 +383,11 @@ fn text(outcome: &Outcome) -> String {
                 text,
                 "of the frames saved before {common} were measured again: {:.2} % have the same color{}",
                 agreement * 100.0,
-                if *kept { "" } else { "; frames were remapped, so what was known of others is forgotten" }
+                if *kept { "" } else { "; frames were remapped, so the colors of the others are forgotten" }
             ),
             Before::Replaced => writeln!(
                 text,
-                "COLORS HAVE NEW NUMBERS: what was saved before does not go together with what is measured now; \
+                "COLORS HAVE NEW NUMBERS: the saved colors contradict the colors measured now; \
                  programs on colors must be moved again"
             ),
         };

@@ -138,7 +138,7 @@ fn draw(name: &str, path: &Path) -> Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Prints what the files `left` conclude, with the paper's numbers beside theirs, and leaves it as evidence.
+/// Prints the conclusions from the files `left` beside the paper's numbers, and writes them as evidence.
 fn conclude(paper: &Paper, figure: &PaperFigure, folder: &Path, left: &[Left]) -> Result<()> {
     let section = figure.hardware_section(paper, left);
     files::print(&format!("\n{}\n\n{}", section.title, text::section(&section, files::width())))?;

@@ -26,14 +26,14 @@ use crate::{files, usage};
 /// Schema of the output of `analyze`.
 pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/2";
 
-/// What the columns of a comparison are.
+/// Explanation of the columns of a comparison.
 const COMPARED: &str = "
 partitions: the fewest with which the method finds a plan; of all: their share;
 memory used: the share of their memory that the tasks need; utilization: the
 least that the method finds with all partitions; proven bounds: of these two
 ";
 
-/// Fails if `text` is that of a file of another kind, which has no tasks. A profile is a task set.
+/// Fails if `text` is from a file of another kind, which has no tasks. A profile is a task set.
 fn check_kind(file: &TaskSetFile, text: &str) -> Result<()> {
     ensure!(
         files::kind(text).is_none_or(|(_, name, _)| *name == "a profile"),
@@ -67,8 +67,8 @@ fn overrides(file: &TaskSetFile) -> Overrides {
     }
 }
 
-/// Returns what was measured of the replacement policy, in the machine file if one is named and in the profile `text`; `None` if nothing was. A
-/// measurement that contradicts LRU goes before one that does not.
+/// Returns the measured test of the replacement policy, from the machine file if one is named and from the profile `text`; `None` if neither has one.
+/// A test that contradicts LRU takes precedence.
 fn replacement_test(file: &TaskSetFile, text: &str) -> Result<Option<ReplacementTest>> {
     let stated = ReplacementTest::stated(text);
     let Some(path) = &file.machine else { return Ok(stated) };
@@ -114,11 +114,12 @@ fn fully_supplied(set: &TaskSet) -> Result<Option<TaskSet>> {
 fn blame_supply(set: &TaskSet) {
     let Some(charged) = &set.platform().supply else { return };
     eprintln!(
-        "warning: the supply of the CPUs is the reason: with the whole CPU at any time, all deadlines hold. Charged is {charged}\n  hint: --supply full leaves it out, and then the bounds hold only while no CPU is withheld"
+        "warning: the supply of the CPUs is the reason: with the whole CPU at any time, all deadlines hold. The bounds charge {charged}\n  \
+         hint: --supply full leaves it out, and then the bounds hold only while no CPU is withheld"
     );
 }
 
-/// Says what else can be tried for a set without a plan. `pinned`: whether the set says on which CPUs it runs.
+/// Suggests what to try for a set for which no plan was found. `pinned`: whether the set says on which CPUs it runs.
 fn what_to_try(options: &PlanOptions, set: &TaskSet, pinned: bool) -> String {
     const TIGHTER: Analysis = Analysis::CombinedMultiset;
     // Other verbs plan too.
@@ -135,7 +136,7 @@ fn what_to_try(options: &PlanOptions, set: &TaskSet, pinned: bool) -> String {
     };
     format!(
         "\n  hint: give the tasks more cores or partitions, longer periods or shorter execution times, or bound them less pessimistically \
-         (--analysis {TIGHTER}); `isochrome analyze FILE --allocation PLAN` says what would mend each core of an allocation of your \
+         (--analysis {TIGHTER}); `isochrome analyze FILE --allocation PLAN` shows changes that repair each core of an allocation of your \
          own\n  hint: {next}\n"
     )
 }
@@ -226,7 +227,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
             let (order, without) = audsley_order(&set, &allocated, analysis);
             for NoPriorities { cpu, unplaced } in without {
                 eprintln!(
-                    "warning: CPU {cpu}: no priorities found; none of these can have the lowest left: {}",
+                    "warning: CPU {cpu}: no priorities found; none of these tasks can have the lowest priority that is left: {}",
                     unplaced.join(", ")
                 );
             }

@@ -35,7 +35,7 @@ pub fn shown(path: &Path) -> String {
 
 /// Returns the text of the policy in `path`, and the policy.
 pub fn read(path: &Path) -> Result<(String, Policy)> {
-    let hint = "hint: one to begin with: isochrome serve --config examples/serve/policy.toml";
+    let hint = "hint: an example: isochrome serve --config examples/serve/policy.toml";
     let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read\n  {hint}", path.display()))?;
     let policy = policy::read(&text).with_context(|| shown(path))?;
     Ok((text, policy))
@@ -50,11 +50,11 @@ fn assigned(policy: &Policy, level: Option<u8>) -> Result<Vec<Assigned>> {
     Ok(policy::assign(policy, count, Bytes(geometry.cache_bytes().0 / u64::from(count.max(1))))?)
 }
 
-/// Returns what the server says to a request in words.
+/// Sends a request to the server, and returns the response, a text.
 fn ask_text(what: Ask) -> Result<String> {
     match socket::ask_server(what)? {
         Say::Text(text) => Ok(text),
-        _ => bail!("the server answers something else"),
+        _ => bail!("the server sent an answer of another kind"),
     }
 }
 
@@ -94,7 +94,7 @@ fn request_of(container: &Container) -> Result<Option<Join>> {
 /// Puts the container whose state is on standard input where its annotations request. Without `strict`, a failure is only printed.
 fn hook(strict: bool) -> Result<Verdict> {
     let container: Container = serde_json::from_reader(io::stdin().lock())
-        .context("standard input is no state of a container\n  hint: an OCI runtime runs this as a hook")?;
+        .context("standard input is not a state of a container\n  hint: an OCI runtime runs this as a hook")?;
     match request_of(&container).and_then(|request| request.map(join).transpose()) {
         Ok(None) => {}
         Ok(Some(done)) => eprintln!("isochrome: container {}: {done}", container.id),
@@ -149,7 +149,7 @@ pub fn run(verb: &PolicyVerb) -> Result<Verdict> {
             let mut last = 0;
             loop {
                 let Say::Changed(number, status) = socket::ask_server(Ask::Next(last))? else {
-                    bail!("the server answers something else")
+                    bail!("the server sent an answer of another kind")
                 };
                 if number != last {
                     let gap = if last > 0 { "\n" } else { "" };

@@ -41,7 +41,7 @@ use crate::{files, hints, progress};
 pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     ensure!(
         options.exceed > 0.0 && options.exceed < 1.0,
-        "--exceed {} is no probability between 0 and 1\n  hint: --exceed 1e-3",
+        "--exceed {} is not a probability between 0 and 1\n  hint: --exceed 1e-3",
         options.exceed
     );
     for (name, percent) in [("margin", options.margin), ("flat", options.flat)] {
@@ -80,7 +80,7 @@ fn resolve(programs: &mut Programs, tasks: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies what the task set states besides its programs into the profile, and prints warnings.
+/// Copies the fields of the task set other than its programs into the profile, and prints warnings.
 fn carry(profile: &mut Profile, options: &ProfileOptions, declared: &Declared) -> Result<()> {
     let warnings = profile.carry(declared).with_context(|| options.tasks.display().to_string())?;
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
@@ -334,7 +334,7 @@ fn kept(options: &ProfileOptions, machine: &Machine, text: &str) -> Result<Optio
 /// Attempts at measuring the refill time.
 const REFILL_ATTEMPTS: u64 = 20;
 
-/// What bounds need of a level besides execution times; each is `None` if it was not measured.
+/// Inputs of the bounds for a level, besides execution times; each is `None` if it was not measured.
 #[derive(Default)]
 struct Measured {
     refill: Option<Refill>,
@@ -427,8 +427,8 @@ fn profile_text(profile: &Profile, width: usize) -> String {
     }
     let _ = writeln!(
         text,
-        "C^p is the longest time seen with p partitions or more, and {:.0} % of it: an observation, not a proof. What exceeds the longest \
-         does so with at most the probability given, at {:.0} % confidence, if jobs are independent and nothing changes.",
+        "C^p is the longest time seen with p partitions or more, and {:.0} % of it: an observation, not a proof. A further job exceeds the \
+         longest with at most the probability given, at {:.0} % confidence, if jobs are independent and nothing changes.",
         profile.margin * 100.0,
         CONFIDENCE * 100.0
     );

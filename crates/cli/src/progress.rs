@@ -1,7 +1,7 @@
-//! Says on standard error what long work does, how far it is, how much longer it may take, and what comes next.
+//! Reports the progress of long work on standard error: the present step, how far it is, how much longer it may take, and the next step.
 //!
-//! On a terminal this is one line that is drawn anew all the time. Elsewhere it is a line of text, the first after [`FIRST`] and a further one
-//! every [`EVERY`]. Work that ends sooner says nothing. One thread says it for all steps: the innermost step that is under way is the one told.
+//! On a terminal this is one line that is redrawn all the time. Elsewhere it is a line of text, the first after [`FIRST`] and another every
+//! [`EVERY`]. Work that ends sooner prints nothing. One thread reports all steps: it reports the innermost step under way.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write, stderr};
@@ -17,20 +17,20 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Time between two drawings of a line on a terminal.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How long a step takes.
+/// Duration of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// As long as its remaining parts, by the rate of those that are done.
+    /// The duration follows from the remaining parts, by the rate of those that are done.
     ByParts,
-    /// This long.
+    /// The duration is known.
     For(Duration),
-    /// At most this long.
+    /// The duration has a limit.
     AtMost(Duration),
-    /// As these words say.
+    /// The duration is described by these words.
     Words(&'static str),
 }
 
-/// A step of which lines are told, as long as its bar lives and is not finished.
+/// A step that is reported until its bar is finished or dropped.
 struct Told {
     bar: WeakProgressBar,
     takes: Takes,
@@ -62,7 +62,7 @@ pub fn tell(bar: &ProgressBar, text: &str) {
     bar.suspend(|| eprintln!("{text}"));
 }
 
-/// Begins all the work of a verb. Lines tell of it while no step within it is under way, on a terminal too.
+/// Begins all the work of a verb. Lines report it while no inner step is under way, also on a terminal.
 pub fn whole(verb: &'static str) -> ProgressBar {
     let bar = ProgressBar::hidden().with_message(verb);
     register(&bar, Takes::Words("the time is not known"), false);
@@ -92,8 +92,8 @@ fn begin(
     bar
 }
 
-/// Adds a step, and starts the thread that tells of steps with the first one. That one begins before any measurement pins its thread, so that
-/// the new thread may run everywhere.
+/// Adds a step. The first step starts the thread that reports all steps. It begins before any measurement pins its thread, so the new thread may run
+/// everywhere.
 fn register(bar: &ProgressBar, takes: Takes, is_drawn: bool) {
     static TELLER: Once = Once::new();
     let mut steps = STEPS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ fn register(bar: &ProgressBar, takes: Takes, is_drawn: bool) {
     });
 }
 
-/// Tells of the innermost step every now and then, for ever.
+/// Reports the innermost step at intervals, forever.
 fn tell_all() {
     let on_terminal = stderr().is_terminal();
     let mut wait = FIRST;
@@ -130,7 +130,7 @@ fn tell_all() {
     }
 }
 
-/// Returns what is known beforehand of the time that a step takes.
+/// Returns the time that a step takes, as far as it is known beforehand.
 fn limit(takes: &Takes) -> String {
     match takes {
         Takes::ByParts => String::new(),
@@ -140,7 +140,7 @@ fn limit(takes: &Takes) -> String {
     }
 }
 
-/// Returns the line about a step. `parts`: those done and all, and the time that the rest takes.
+/// Returns the line about a step. `parts`: the number of parts done and of all parts, and the time that the remaining parts take.
 fn line(what: &str, elapsed: Duration, parts: Option<((u64, u64), Duration)>, next: &str) -> String {
     let mut line = format!("isochrome: {what}");
     if let Some(((done, all), left)) = parts {

@@ -85,7 +85,7 @@ struct Colors {
     placement: Placement,
     /// Number of pages of a known color that was not granted.
     drifted: u64,
-    /// These pages as a share (0 to 1) of the pages of known color.
+    /// Drifted pages as a share (0 to 1) of the pages of known color.
     drift: f64,
 }
 
@@ -130,7 +130,7 @@ impl Inspection<'_> {
         let memory = self.memory(pid).map_err(|error| notes.insert(hints::text(&error))).ok();
         let children = Pid(pid as i32).children().into_iter().map(|child| child.0 as u32);
         let children = children.filter(|child| !self.owners.contains(child)).filter_map(|child| {
-            // A child that has ended meanwhile is left out.
+            // A child that has ended since then is left out.
             let name = resident::command(child).ok()?;
             Some(self.process(child, name, notes))
         });
@@ -270,7 +270,7 @@ fn text(rows: &[Row], page: Bytes, has_palettes: bool, width: usize) -> String {
                 "?: the kernel does not show this user where the memory of the process lies\n  hint: sudo isochrome ps\n"
             }
             false => {
-                "?: no palette is saved that says which frame has which color; what `exec` has learned for its program is known to it alone\n  hint: \
+                "?: no palette with the colors of frames is saved; colors that `exec` has measured for its program are known to it alone\n  hint: \
                  isochrome palette --save --memory 4G\n"
             }
         };

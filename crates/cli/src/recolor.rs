@@ -37,7 +37,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         let repair = Repair { pid: pid.0, repaired };
         files::show(options.output.json, &files::versioned(REPAIR_SCHEMA, &repair), || match repaired {
             true => format!("process {} goes on as before\n", pid.0),
-            false => format!("nothing was left to put right in process {}\n", pid.0),
+            false => format!("nothing was left to repair in process {}\n", pid.0),
         })?;
         return Ok(Verdict::Holds);
     }

@@ -191,8 +191,8 @@ fn request<'a>(
     }
 }
 
-/// Writes evidence and report into the folder of the run, writes the verdicts for CI systems, and prints the evidence. Fails with `unrecorded` if some jobs could not be written;
-/// `written` of them were.
+/// Writes evidence and report into the folder of the run, writes the verdicts for CI systems, and prints the evidence. Fails with `unrecorded` if
+/// some jobs could not be written. `written`: number of the jobs that were.
 fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::Error>, written: u64) -> Result<()> {
     let folder = &options.output;
     let kept = files::write_json(&folder.join("evidence.json"), evidence)
@@ -202,7 +202,7 @@ fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::
         let jobs = folder.join(JOBS);
         return Err(error).with_context(|| {
             format!(
-                "{}: jobs could not be written any more; the {written} before stay readable\n  hint: choose a folder with more room: -o DIR",
+                "{}: further jobs could not be written; the {written} jobs before stay readable\n  hint: choose a folder with more room: -o DIR",
                 jobs.display(),
             )
         });
@@ -254,10 +254,10 @@ fn length(options: &RunPlanOptions, programs: &Programs) -> Result<Ns> {
             let mut periods = programs.periodic().map(|program| program.period.0.max(1));
             let multiple = periods.try_fold(1u64, least_common_multiple);
             let length = multiple.and_then(|multiple| multiple.checked_mul(times)).filter(|ns| *ns <= LENGTH_MAX.0);
-            Ns(length.context("so many hyperperiods take more than a day\n  hint: --duration 30s")?)
+            Ns(length.context("this many hyperperiods take more than a day\n  hint: --duration 30s")?)
         }
     };
-    ensure!(length.0 > 0, "a run of no time\n  hint: --duration 30s");
+    ensure!(length.0 > 0, "the length of the run is 0\n  hint: --duration 30s");
     Ok(length)
 }
 
@@ -364,7 +364,7 @@ fn gaps_after(run: &Run, within: Ns, programs: &[Planned]) -> Vec<UnreportedGaps
 /// Runs the programs for one block, and returns the outcome.
 ///
 /// Where the plan gives colors, all pages that can be moved are drawn anew, evenly over the colors of the program or, without partitions, over all.
-/// What the programs of the block before gave back is what the kernel hands out first, and often of few colors.
+/// The kernel hands out first the frames that the programs of the previous block gave back, and these often have few colors.
 fn one_block(request: &Request, means: &Means, partitioned: bool, block: &mut BlockRecord) -> Result<Outcome> {
     let (coloring, given) = (means.coloring.as_ref(), means.ways.as_ref().filter(|_| partitioned));
     let joining = |(task, planned): (usize, &Planned)| {
@@ -486,8 +486,8 @@ fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &context.machine.hypervisor {
         warnings.push(format!(
-            "This is a virtual machine ({hypervisor}): jobs with steal time are marked where the kernel learns of it; time \
-             that a host takes without telling looks like execution, or like a late start."
+            "This is a virtual machine ({hypervisor}): jobs with steal time are marked where the kernel learns of it; time that a host \
+             takes without a report looks like execution, or like a late start."
         ));
     }
     if options.share_cpus {

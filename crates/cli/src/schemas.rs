@@ -124,7 +124,7 @@ fn stored(path: &str, text: &str) {
         fs::write(&file, text).unwrap();
     }
     let found = fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == text, "docs/reference/{path} is not what the types say; {WRITE}=1 writes it");
+    assert!(found == text, "docs/reference/{path} differs from the types; {WRITE}=1 writes it");
 }
 
 #[test]

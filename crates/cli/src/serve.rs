@@ -28,7 +28,7 @@ use crate::{coloring, hints, metrics, notify};
 
 /// Longest time between two checks for signals.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Shortest time between two rounds, in which clients that wait for the server get it.
+/// Shortest time between two rounds. Clients that wait for the server are served in this time.
 const TURN: Duration = Duration::from_millis(1);
 /// Time between two samples of how long the caches keep their contents.
 const SAMPLED_EVERY: Duration = Duration::from_secs(60);
@@ -108,7 +108,7 @@ fn monitor(retention: &Arc<Mutex<Vec<(u8, Retention)>>>, seed: u64) -> Result<()
     Ok(())
 }
 
-/// Reads the policy in `path` and puts it in force. If it cannot be used, the old one stays in force. Either is printed, and returned in words.
+/// Reads the policy in `path` and puts it in force. If it cannot be used, the old one stays in force. The outcome is printed and returned, in words.
 fn reload(path: &Path, server: &mut Server, published: &Published) -> Result<String, String> {
     let done = read(path).and_then(|(text, policy)| {
         let changes = server.put_in_force(policy).with_context(|| shown(path))?;
@@ -157,7 +157,7 @@ fn listen(folder: &Path, config: &Path, server: &Arc<Mutex<Server>>, published: 
     socket::listen(folder, Arc::new(answerer)).with_context(|| path.display().to_string())
 }
 
-/// Returns the answer to a request that `grant` grants or refuses, and publishes what it changes.
+/// Returns the answer to a request that `grant` grants or refuses, and publishes the changes.
 fn granted(
     server: &mut Server,
     published: &Published,
@@ -192,7 +192,7 @@ fn only_server(folder: &Path) -> Result<File> {
 
 /// Tells the service manager again and again that the server works. [sd_watchdog_enabled(3)]
 struct Watchdog {
-    /// Half of the time after which the manager gives the server up; `None` if it does not ask.
+    /// Half of the time after which the manager gives the server up; `None` if the manager does not watch the server.
     every: Option<Duration>,
     fed: Instant,
 }
@@ -240,7 +240,9 @@ fn metrics_of(status: &Status, retention: &[(u8, Retention)]) -> String {
     family("drifted_pages_total", "counter", "Pages that the kernel had given other frames.", &|member| {
         member.drifted as f64
     });
-    family("pause_seconds_max", "gauge", "Longest pause so far; no bound.", &|member| member.pause_ns_max as f64 / 1e9);
+    family("pause_seconds_max", "gauge", "Longest pause so far; not a bound.", &|member| {
+        member.pause_ns_max as f64 / 1e9
+    });
     family("trouble", "gauge", "1 if the last attempt to move pages failed.", &|member| {
         f64::from(member.trouble.is_some())
     });
@@ -271,7 +273,8 @@ fn metrics_of(status: &Status, retention: &[(u8, Retention)]) -> String {
         }
     }
     if !retention.is_empty() {
-        text += "# HELP isochrome_retention_lost_ratio Median share of what a cache level held that is gone after the CPU has waited and touched nothing.\n\
+        text += "# HELP isochrome_retention_lost_ratio Median share of the contents of a cache level that is lost after a wait in which the \
+        CPU touched nothing.\n\
                  # TYPE isochrome_retention_lost_ratio gauge\n";
     }
     for (level, Retention { cpu, wait_ns, lost_median, .. }) in retention {

@@ -171,14 +171,14 @@ pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<
     Ok(())
 }
 
-/// How long a simulation takes.
+/// Statement on how long a simulation takes, for the progress report.
 pub const BY_ACCESSES: &str = "the time grows with the number of accesses";
 
 /// Whether the run was interrupted, which is reported on standard error.
 fn interrupted() -> bool {
     let interrupted = interrupt::interrupted();
     if interrupted {
-        eprintln!("interrupted: this is how far it went");
+        eprintln!("interrupted: these are the results so far");
     }
     interrupted
 }
@@ -297,24 +297,23 @@ pub struct Floods {
     pattern: String,
     /// Number of lines accessed after the flood.
     lines: u64,
-    /// Number of these lines that cost one memory read and two memory writes.
+    /// Number of lines accessed after the flood that cost one memory read and two memory writes.
     double_purged: u64,
-    /// Number of memory reads of all these lines.
+    /// Number of memory reads of all lines accessed after the flood.
     memory_reads: u64,
-    /// Number of memory writes of all these lines.
+    /// Number of memory writes of all lines accessed after the flood.
     memory_writes: u64,
     /// Number of memory reads after the naive flood, which writes twice over twice the cache.
     naive_memory_reads: u64,
     /// Number of memory writes after the naive flood.
     naive_memory_writes: u64,
-    /// By how much the naive flood falls short in transfers, as a share.
+    /// Share of the transfers by which the naive flood falls short.
     naive_shortfall_transfers: f64,
-    /// By how much the naive flood falls short in the time of the transfers, as a share; `None` if the machine does not say how long they
-    /// take.
+    /// Share of the transfers' time by which the naive flood falls short; `None` if the machine does not say how long transfers take.
     naive_shortfall_cycles: Option<f64>,
 }
 
-/// Number of the victim's representative, which is beyond those that a flood writes.
+/// Number of the line that represents the victim; it is beyond the lines that a flood writes.
 const FAR: u64 = 1 << 20;
 
 /// Largest number of lines that are tried, each on its own copy of the caches.

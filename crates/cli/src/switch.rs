@@ -27,7 +27,7 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
         Err(error) => {
             eprintln!("no colors: {}", hints::text(&*error));
             warnings.push(
-                "No colors: floods are of ordinary memory, and what partitions are worth is not shown.".to_owned(),
+                "No colors: floods use ordinary memory, and the effect of partitions is not measured.".to_owned(),
             );
             let target = Target::to_flood(&context.machine, context.cpu);
             (target.ok_or(error)?, None, None)
@@ -40,7 +40,7 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     let settings = context.settle();
     let conditions = conditions(pool.is_some());
     if conditions.iter().all(|condition| condition.kind == Kind::Switch) {
-        let text = "No SCHED_FIFO: nobody is preempted, only switches between equals are measured (hint: run as root).";
+        let text = "No SCHED_FIFO: preemptions are not measured, only switches between threads of equal priority (hint: run as root).";
         eprintln!("{text}");
         warnings.push(text.to_owned());
     }

@@ -1,4 +1,4 @@
-//! What to type instead: after a command line that does not parse, and after an error that has no better hint.
+//! Suggests command lines: after a command line that does not parse, and after an error that has no better hint.
 //!
 //! The examples are those of the help, so that there is one definition of them.
 
@@ -120,7 +120,7 @@ fn example(words: &[String], option: &str) -> String {
     with_option.or(examples.first()).cloned().unwrap_or_else(|| format!("{path} --help"))
 }
 
-/// Returns the command lines in the help of `verb`, without what pipes add to them.
+/// Returns the command lines in the help of `verb`, each up to its first pipe, redirection or separator.
 fn examples_of(verb: &Command) -> Vec<String> {
     let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
     let lines = help.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| line.starts_with("isochrome "));
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(quoted("it's"), "'it'\\''s'");
     }
 
-    /// Returns the words of `line` as a shell would, with a number in place of what a command prints.
+    /// Splits `line` into words as a shell does, with a number in place of the output of a command.
     fn shell_words(line: &str) -> Vec<String> {
         let (mut words, mut word, mut quoted, mut depth) = (Vec::new(), String::new(), false, 0);
         for c in line.replace('$', "").chars() {
@@ -206,7 +206,7 @@ mod tests {
         assert!(count >= 20, "{count} command lines");
     }
 
-    /// Command lines that the help gives as examples parse, with numbers in place of what a shell would insert.
+    /// Command lines that the help gives as examples parse, with numbers in place of the output of commands.
     #[test]
     fn every_example_of_the_help_parses() {
         let mut commands = vec![Arguments::command()];

@@ -33,9 +33,9 @@ const ROWS_AROUND: u16 = 7;
 pub enum KeyAction {
     /// No request.
     Nothing,
-    /// The display is to be drawn anew.
+    /// Draw the display anew.
     Change,
-    /// The watch is to end.
+    /// End the watch.
     Quit,
 }
 

@@ -156,7 +156,7 @@ fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
         Some(machine) => machine,
         None => {
             let warning =
-                "The record does not say on which machine it was made: the one described is where it was replayed.";
+                "The record does not name its machine: the description is of the machine on which it was replayed.";
             warnings.push(warning.to_owned());
             Sysfs::system().machine()?.0
         }
@@ -180,7 +180,7 @@ fn replay(path: &Path, sinks: &mut Sinks) -> Result<(Watched, Head)> {
     let head = lines.next().with_context(|| format!("{shown}: is empty\n  {hint}"))??;
     let head: Option<Head> = serde_json::from_str(&head).ok();
     let head = head.filter(|head| [SCHEMA, SCHEMA_BEFORE].contains(&head.schema.as_str()));
-    let head = head.with_context(|| format!("{shown}: is no record of slices ({SCHEMA})\n  {hint}"))?;
+    let head = head.with_context(|| format!("{shown}: is not a record of slices ({SCHEMA})\n  {hint}"))?;
     let mut watched = Watched::default();
     for (number, line) in lines.enumerate() {
         let entry: Entry = serde_json::from_str(&line?)
@@ -272,7 +272,7 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     }
 }
 
-/// Says what ends a watch of no given length; `None` if its length is given.
+/// Describes what ends a watch without a given length; `None` if its length is given.
 fn end_of(options: &WatchOptions) -> Option<&'static str> {
     match (options.duration, options.program.as_slice()) {
         (Some(_), _) => None,
@@ -297,7 +297,7 @@ impl<'o> Live<'o> {
         // A task that polls would take part in this measurement, so the cost is not measured with polling.
         let record = if options.poll.is_none() { slices.record_cost() } else { None };
         let terminal = io::stdout().is_terminal() && !options.json;
-        // Events are recorded from here on. So neither threads that these processes start meanwhile nor the first events of the program are
+        // Events are recorded from here on. So neither threads that these processes start now nor the first events of the program are
         // missed.
         for pid in &options.pids {
             slices.attach(*pid)?;
@@ -396,7 +396,7 @@ fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(S
     match open(&[]) {
         Ok(slices) => {
             let note = format!(
-                "no counters are read: misses, instructions and cycles are absent, times and switches are what the scheduler says\n{}",
+                "no counters are read: misses, instructions and cycles are absent, times and switches come from the scheduler\n{}",
                 hints::text(&uncounted)
             );
             Ok((slices, vec![note]))
@@ -404,7 +404,7 @@ fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(S
         // Every user may watch threads of their own.
         Err(refused) if !all && options.poll.is_none() => {
             let note = format!(
-                "when the threads watched get and leave a CPU is all that is reported to this user: misses, instructions and cycles are absent, \
+                "the kernel reports to this user only when the watched threads get and leave a CPU: misses, instructions and cycles are absent, \
                  and a wait for a device counts as sleep, which ends a job\n{}",
                 hints::text(&refused)
             );

@@ -15,7 +15,7 @@ use isochrome_model::plan::Plan;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, CpuId};
 
-/// Everybody else keeps one of this many ways if tasks share the other ways and colors separate the tasks.
+/// Divisor of the number of ways: all other programs keep this part of the ways if tasks share the rest and colors separate the tasks.
 const OTHERS_SHARE: u32 = 4;
 
 /// Name of the group of all tasks, if there is one task only or if colors separate the tasks.
@@ -39,7 +39,7 @@ pub struct Given {
     level: u8,
     others: BTreeMap<u32, u64>,
     groups: Vec<Group>,
-    /// Name of the group of each task; `None` for a program that is no task.
+    /// Name of the group of each task; `None` for a program that is not a task.
     group_of: Vec<Option<String>>,
     shareable: u64,
 }
@@ -103,7 +103,7 @@ impl Divided {
     pub fn shared_out(&self, shares: &[Vec<u32>]) -> Result<Given> {
         ensure!(
             shares.len() < self.rules.classes as usize,
-            "{} programs need as many classes of service, and one is everybody else's: level {} has {}\n  hint: fewer programs",
+            "{} programs need as many classes of service, and one more for everything else: level {} has {}\n  hint: fewer programs",
             shares.len(),
             self.level,
             self.rules.classes
@@ -167,12 +167,12 @@ impl Given {
         Ok(Ways::give(tree, self.level, &self.others, &self.groups, &runtime::folder())?)
     }
 
-    /// Returns the name of a task's group; `None` for a program that is no task.
+    /// Returns the name of a task's group; `None` for a program that is not a task.
     pub fn group_of(&self, task: usize) -> Option<&str> {
         self.group_of.get(task)?.as_deref()
     }
 
-    /// Returns the file by which a task joins its group; `None` for a program that is no task.
+    /// Returns the file by which a task joins its group; `None` for a program that is not a task.
     pub fn joins(&self, task: usize) -> Option<PathBuf> {
         self.group_of(task).map(resctrl::tasks_of)
     }

@@ -23,7 +23,7 @@ use trial::{NotRun, Outcome, trial};
 /// Longest time for a command, in seconds.
 const LIMIT: &str = "120";
 
-/// What commands in examples find in their folder.
+/// Folders of the repository that examples find in their folder.
 const SHOWN: [&str; 5] = ["crates", "docs", "examples", "machines", "scripts"];
 
 fn repository(path: &str) -> PathBuf {

@@ -83,7 +83,7 @@ fn an_unknown_verb_is_a_program_of_that_name_in_path() {
     assert_eq!(output.status.code(), Some(42), "the exit code is the program's");
     assert_eq!(stdout(&run(&["help", "sweep"])), "1: --help\n");
     assert_eq!(run(&["killed"]).status.signal(), Some(15), "the program is executed in place of the command");
-    // What isochrome has itself comes first, and a folder's or an option's name is no verb.
+    // What isochrome has itself comes first, and a folder's or an option's name is not a verb.
     assert!(!stdout(&run(&["doctor", "--json"])).contains("taken over"));
     std::fs::create_dir(folder.path().join("isochrome-x")).unwrap();
     script(&folder.path().join("isochrome-x"), "y", "echo executed");
@@ -373,7 +373,7 @@ fn recorded_slices_are_replayed() {
     refused(&["watch", "--replay", record, "--csv", "/dev/full"], "/dev/full: cannot write");
     refused(&["watch", "--replay", "/nonexistent"], "/nonexistent");
     std::fs::write(record, "something else\n").unwrap();
-    refused(&["watch", "--replay", record], "no record of slices");
+    refused(&["watch", "--replay", record], "not a record of slices");
     std::fs::write(record, format!("{}\nnot a slice\n", slices[0])).unwrap();
     refused(&["watch", "--replay", record], "line 2");
 }

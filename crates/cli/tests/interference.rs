@@ -221,7 +221,7 @@ fn failures(fixture: &Fixture) -> Outcome {
     refused(&["counts", "quick"], &["--warm-up", "50ms"], &["ended within its first 50 ms", "--warm-up"]);
     refused(&["counts", "forever"], &["--limit", "300ms"], &["has not ended", "--limit"]);
     refused(&["counts"], &["--program", "/no/such/program"], &["/no/such/program", "cannot be started"]);
-    refused(&["counts"], &[], &["nobody to share with", "--program"]);
+    refused(&["counts"], &[], &["shares nothing", "--program"]);
     Ok(())
 }
 

@@ -24,9 +24,9 @@ struct Mistake {
     /// The words behind `isochrome`. `KERNEL` stands for a thread of the kernel, `ITSELF` for the command's own process.
     line: &'static str,
     code: i32,
-    /// What went wrong.
+    /// Text that the answer must contain: what went wrong.
     says: &'static str,
-    /// What to type; contained in a hint.
+    /// Text that a hint of the answer must contain: a command or a change.
     suggests: &'static str,
 }
 
@@ -88,13 +88,13 @@ const MISTAKES: [(&str, &str, i32, &str, &str); 38] = [
         "isochrome plan examples/kim2013-table1.json",
     ),
     (
-        "A file that is no JSON",
+        "A file that is not JSON",
         "plan broken.json",
         1,
         "broken.json: line 1, column 12",
         "isochrome plan examples/kim2013-table1.json",
     ),
-    ("Evidence that is no JSON", "report broken.json", 1, "at line 1 column 12", "isochrome demo -o report"),
+    ("Evidence that is not JSON", "report broken.json", 1, "at line 1 column 12", "isochrome demo -o report"),
     (
         "Samples that are cut off",
         "palette --replay cut.json",
@@ -150,7 +150,7 @@ const MISTAKES: [(&str, &str, i32, &str, &str); 38] = [
         "does the folder exist",
     ),
     ("A full disk", "plan tasks.json --cores 4 --memory 1G -o /dev/full", 1, "/dev/full: cannot write", "df -h"),
-    ("A file that is no trace", "simulate --machine zen3 --trace noise.bin", 1, "noise.bin", "isochrome simulate"),
+    ("A file that is not a trace", "simulate --machine zen3 --trace noise.bin", 1, "noise.bin", "isochrome simulate"),
     (
         "A machine that nobody knows",
         "simulate --machine zen99 --workload matmul",
@@ -288,7 +288,7 @@ fn page(answers: &[Answer]) -> String {
     page
 }
 
-/// Returns the part of an answer that is the same everywhere: up to the last hint.
+/// Returns the part of an answer that is the same on every machine. It ends with the last hint.
 fn shown(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let last =

@@ -410,7 +410,7 @@ fn a_plan_charges_the_measured_supply_and_says_so() {
     assert!(!result["cores"][0]["recurrence"].to_string().contains("withheld"), "{result}");
     let text = unbroken(&plan(&["--supply", "measured"]));
     let says = "charges the supply of CPU 0, observed for 3.8 s each in gaps of more than 5 us";
-    assert!(text.contains(says) && text.contains("no bounds on what a hypervisor"), "{text}");
+    assert!(text.contains(says) && text.contains("not bounds on the time that a hypervisor"), "{text}");
 
     let full = plan(&["--json", "--supply", "full"]);
     let warning = String::from_utf8_lossy(&full.stderr).into_owned();

@@ -196,7 +196,7 @@ fn what_cannot_be_profiled_is_said_with_a_hint() {
         "{message}"
     );
     let message = refused(isochrome(folder.path(), &["profile", "-", "--exceed", "2"], SET));
-    assert!(message.contains("no probability"), "{message}");
+    assert!(message.contains("not a probability"), "{message}");
     let message = refused(isochrome(folder.path(), &["profile", "-"], &SET.replace("\"50us\"", "\"50\"")));
     assert!(message.contains("line 15, column 10: tasks[1].period: `50` is not a time"), "{message}");
     let message = refused(profiled(folder.path(), &["--partitions", "9"]));

@@ -113,7 +113,7 @@ fn member(fixture: &Fixture, class: usize, pid: u32) -> Option<Value> {
     members.iter().find(|member| member["pid"] == pid).cloned()
 }
 
-/// Waits until `done` holds, at most a minute: others may keep the CPUs busy.
+/// Waits until `done` holds. Fails after a minute, which is long enough on a machine whose CPUs others keep busy.
 fn wait_until(fixture: &Fixture, what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
@@ -262,8 +262,8 @@ fn stormed(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Starts a program that writes to 4 MiB of its own all the time. Returns it, and a thread that reads its output until the sender is dropped.
-/// When nobody reads any more, the program checks its memory and ends.
+/// Starts a program that writes to 4 MiB of its own all the time. Returns it, and a thread that reads its output until the sender is dropped. When
+/// its output is no longer read, the program checks its memory and ends.
 fn writer(fixture: &Fixture, name: &str) -> (Child, Sender<()>, JoinHandle<()>) {
     let program = fixture.path(name);
     fs::copy(env!("CARGO_BIN_EXE_isochrome"), &program).unwrap();

@@ -1,4 +1,4 @@
-//! Text fits 80 columns where no terminal has another width. Formats of what hardware measures are tested beside them.
+//! Tests that text fits 80 columns where no terminal has another width. The formats of measured results are tested beside their code.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Err(error) = resident::mappings(std::process::id()) {
-        // If frame numbers are hidden, nothing can be measured. That is no defect.
+        // If frame numbers are hidden, nothing can be measured. That is not a defect.
         println!("not measured: {error}");
         return ExitCode::SUCCESS;
     }
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        // Without the right to trace, nothing can be measured. That is no defect.
+        // Without the right to trace, nothing can be measured. That is not a defect.
         Err(error @ RecolorError::Process(ProcessError::Denied { .. })) => {
             println!("not measured: {error}");
             ExitCode::SUCCESS

@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     ];
     let lines_only = std::env::args().any(|argument| argument == "lines");
     if let Err(error) = loads.iter().filter(|_| !lines_only).try_for_each(|load| compare(*load, rounds)) {
-        // Without the right to the events, nothing can be measured. That is no defect.
+        // Without the right to the events, nothing can be measured. That is not a defect.
         println!("not measured: {error}");
         return ExitCode::SUCCESS;
     }
@@ -227,7 +227,7 @@ struct Passed {
     used: f64,
 }
 
-/// Lets two threads pass `cpu` to each other, and calls `read` meanwhile, until it reports that there is nothing to read.
+/// Lets two threads pass `cpu` to each other, and calls `read` all the time, until it reports that there is nothing to read.
 fn pass(load: Load, cpu: CpuId, read: &mut dyn FnMut() -> bool) -> Passed {
     let handoffs = load.switches / 2;
     let (to_second, from_first) = sync_channel::<()>(1);
@@ -275,7 +275,7 @@ const POLL_SEEN: Duration = Duration::from_millis(2);
 const QUARTERS_FILLED: usize = 3;
 /// Time from filling the last line to walking the first, in ns: enough for a handoff and back in most samples.
 const HANDOFF: u64 = 30_000;
-/// The same for a poll.
+/// Time from filling the last line to walking the first around a poll, in ns: enough for the poll in most samples.
 const POLL: u64 = 60_000;
 /// Largest delay of a usable sample, in ns.
 const LATE: u64 = 1_000;
@@ -477,8 +477,8 @@ fn block<M: BackingMemory + Send>(
     })
 }
 
-/// Returns the samples of a thread on `cpu`, which fills the level, waits for what comes between, and walks over the level. Meanwhile `read` is
-/// called until it reports that there is nothing to read.
+/// Returns the samples of a thread on `cpu`. The thread fills the level, waits for the activity in between, and walks over the level. All the time
+/// `read` is called until it reports that there is nothing to read.
 fn samples<M: BackingMemory + Send>(
     canaries: &mut Canaries<M>,
     cpu: CpuId,

@@ -51,7 +51,8 @@ pub enum SystemError {
     },
     /// A file or folder is not trusted, because somebody else may have written to it.
     #[error(
-        "{path}: what it holds is not believed: {reason}\n  hint: remove it, or name a folder in ISOCHROME_RUNTIME_DIR into which nobody else may write"
+        "{path}: its contents are not trusted: {reason}\n  hint: remove it, or name a folder in ISOCHROME_RUNTIME_DIR into which nobody \
+         else may write"
     )]
     Untrusted {
         /// The file or folder.
@@ -77,7 +78,7 @@ pub enum SystemError {
     },
     /// The CPUs on which this thread may run could not be determined.
     #[error(
-        "the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter"
+        "the CPUs this process may run on: {source}\n  hint: run without the filter that blocks sched_getaffinity, such as one of seccomp"
     )]
     Affinity {
         /// The kernel's error.
@@ -85,7 +86,7 @@ pub enum SystemError {
     },
     /// Signal handlers could not be installed.
     #[error(
-        "installing the handler of signal {signal} failed: {source}\n  hint: run outside of what blocks sigaction, such as a seccomp filter"
+        "installing the handler of signal {signal} failed: {source}\n  hint: run without the filter that blocks sigaction, such as one of seccomp"
     )]
     Signal {
         /// Signal number.

@@ -30,7 +30,7 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed) && !FINISHING.load(Ordering::Relaxed)
 }
 
-/// Returns a flag that every SIGHUP sets from now on, by which a server is asked to read its configuration again.
+/// Returns a flag that every SIGHUP sets from now on. The signal asks a server to read its configuration again.
 pub fn on_hangup() -> Result<Arc<AtomicBool>, SystemError> {
     let hung_up = Arc::new(AtomicBool::new(false));
     flag::register(SIGHUP, Arc::clone(&hung_up)).map_err(|source| SystemError::Signal { signal: SIGHUP, source })?;
@@ -44,7 +44,7 @@ pub fn finish() -> Finishing {
     Finishing
 }
 
-/// See [`finish`].
+/// Guard of work that must be done at the end; see [`finish`].
 pub struct Finishing;
 
 impl Drop for Finishing {

@@ -1,4 +1,4 @@
-//! Records what a program accesses: under valgrind's lackey, or under QEMU's user mode with a plugin of our own.
+//! Records the memory accesses of a program: under valgrind's lackey, or under QEMU's user mode with a plugin of our own.
 //!
 //! Both tools run the program unmodified and pass its accesses on through a pipe, which they open by its name in `/proc`. The program keeps its
 //! standard streams. Children that the program starts are not recorded.

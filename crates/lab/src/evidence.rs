@@ -1,4 +1,4 @@
-//! Evidence of any version, read again.
+//! Reads evidence of any version.
 
 use isochrome_model::evidence::{Evidence, Section};
 use serde::de::DeserializeOwned;

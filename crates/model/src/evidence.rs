@@ -1,5 +1,5 @@
-//! Evidence: what was run on which machine, under which conditions, and with which results. It is one versioned JSON file. Raw
-//! samples lie in files beside it, which it names with their hashes.
+//! Evidence of a run or an experiment: the machine, the conditions and the results, in one versioned JSON file. Raw samples lie in files beside it,
+//! which it names with their hashes.
 
 pub mod figure;
 pub mod format;

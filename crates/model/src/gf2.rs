@@ -377,7 +377,7 @@ mod tests {
         let found = infer_masks(&samples, 0.99, 1);
         assert_eq!(found, Linearity::TooFewSamples { samples: 79, needed: 80 });
         assert_eq!(infer_masks(&[], 0.99, 1), Linearity::TooFewSamples { samples: 0, needed: 2 });
-        // The same frame again is no new sample.
+        // The same frame again is not a new sample.
         let repeated: Vec<_> = samples.iter().cycle().take(1000).copied().collect();
         assert_eq!(infer_masks(&repeated, 0.99, 1), found);
         // 1 of 1000 frames has the other label: guessing the first one is 99.9 % right.
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_function_that_is_not_linear_is_refused() {
-        // The majority of three bits has two classes of equal size and is no parity.
+        // The majority of three bits has two classes of equal size and is not a parity.
         let samples: Vec<(u64, u16)> =
             (0..1024u64).map(|frame| (frame, ((frame & 7).count_ones() >= 2).into())).collect();
         let Linearity::NotLinear { best_agreement } = infer_masks(&samples, 0.95, 1) else { panic!("not linear") };

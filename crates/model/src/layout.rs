@@ -19,7 +19,7 @@ pub fn columns(text: &str) -> usize {
 
 /// Returns `text` with its lines broken where they are wider than `width` columns.
 ///
-/// What follows is indented two columns deeper than its line. Lines that are commands to be copied are left as they are.
+/// The lines after a break are indented two columns deeper than the first. Lines that are commands to be copied are left as they are.
 pub fn fit(text: &str, width: usize) -> String {
     let fitted = text.split_inclusive('\n').map(|line| {
         let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
@@ -41,7 +41,7 @@ pub fn is_command(line: &str) -> bool {
 
 /// Returns `line` broken between words into lines of at most `width` columns, those after the first indented by `indent` columns.
 ///
-/// A word that is wider stays whole. What stands between backquotes counts as one word.
+/// A word that is wider stays whole. Text between backquotes counts as one word.
 pub fn wrap(line: &str, width: usize, indent: usize) -> String {
     let (mut text, mut column, mut begun) = (String::new(), 0, false);
     for (gap, word) in words(line) {
@@ -61,7 +61,7 @@ pub fn wrap(line: &str, width: usize, indent: usize) -> String {
     text
 }
 
-/// Returns the words of `line`, each with the number of spaces before it. What stands between backquotes is one word, because it is copied.
+/// Returns the words of `line`, each with the number of spaces before it. Text between backquotes is one word, because it is copied.
 fn words(line: &str) -> Vec<(usize, &str)> {
     // A last backquote without a partner quotes nothing.
     let mut quotes = line.matches('`').count() / 2 * 2;

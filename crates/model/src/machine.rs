@@ -109,7 +109,7 @@ pub struct CacheLevel {
     /// Refill time per color.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refill: Option<Fact<Refill>>,
-    /// What was measured of the replacement policy.
+    /// Result of testing the replacement policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<Fact<ReplacementTest>>,
     /// Shares of the contents that the level loses, for several waits.
@@ -209,9 +209,8 @@ impl Machine {
             .or_else(|| colorable().min_by_key(|l| l.level))
     }
 
-    /// Returns a SHA-256, in hexadecimal, of what does not change while the machine stays the same: architecture, processor
-    /// model, hypervisor, CPUs, page size, and the declared geometry and sharing of every level. Measured values are not
-    /// included.
+    /// Returns a SHA-256, in hexadecimal, of the properties that stay the same as long as the machine does: architecture, processor model,
+    /// hypervisor, CPUs, page size, and the declared geometry and sharing of every level. Measured values are not included.
     pub fn fingerprint(&self) -> String {
         #[derive(Serialize)]
         struct Identity<'a> {

@@ -2,8 +2,8 @@
 
 /// Defines an enumeration with a name for each value.
 ///
-/// `$what` says what a value is, with an article, for the error that a name is unknown. The type gets `ALL`, its values in the order of
-/// definition, `name`, and implements [`Display`](std::fmt::Display) and [`FromStr`](std::str::FromStr) by the names.
+/// `$what` describes a value, with an article, for the error that a name is unknown. The type gets `ALL`, its values in the order of definition,
+/// `name`, and implements [`Display`](std::fmt::Display) and [`FromStr`](std::str::FromStr) by the names.
 #[macro_export]
 macro_rules! named {
     ($(#[$attribute:meta])* pub enum $name:ident, $what:literal {
@@ -47,7 +47,7 @@ pub struct UnknownName {
     known: String,
 }
 
-/// Returns the value of `all` with the name `text`. `what`: what a value is, with an article, for the error.
+/// Returns the value of `all` with the name `text`. `what`: description of a value, with an article, for the error.
 pub fn find<T: Copy>(all: &[T], name: fn(T) -> &'static str, what: &'static str, text: &str) -> Result<T, UnknownName> {
     all.iter().copied().find(|value| name(*value) == text).ok_or_else(|| UnknownName {
         what,

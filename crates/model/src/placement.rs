@@ -142,7 +142,7 @@ pub struct Contiguity {
     pub frames: u64,
     /// Number of pairs of frames that are neighbors in physical memory.
     pub adjacent: u64,
-    /// Number of these pairs whose pages are also neighbors in virtual memory, in either direction.
+    /// Number of adjacent pairs whose pages are also neighbors in virtual memory, in either direction.
     pub linear: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Text from outside, such as names of processes, paths and commands, made fit to be shown.
 //!
-//! A program names itself, its threads and its files as it likes. A terminal obeys the control characters in such a name, and characters that
-//! order or hide text let it look like another name. Whatever is shown has [`REPLACEMENT`] in their place.
+//! A program names itself, its threads and its files as it likes. A terminal obeys the control characters in such a name, and characters that order
+//! or hide text let it look like another name. Text that is shown has [`REPLACEMENT`] in their place.
 
 /// Stands for a character that cannot be shown, as it does for bytes that are not UTF-8.
 pub const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;

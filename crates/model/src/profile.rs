@@ -65,7 +65,7 @@ pub struct Profile {
     /// Measured costs from which these refill times and the other costs charged to the set come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<Costs>,
-    /// What was measured of the replacement policy of the level.
+    /// Test of the replacement policy of the level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement_test: Option<ReplacementTest>,
     /// Supply of the CPUs, which bounds charge.

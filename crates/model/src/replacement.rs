@@ -1,9 +1,9 @@
-//! Replacement within the partitions of a cache: what bounds assume of it, and what a measurement shows.
+//! Replacement within the partitions of a cache: the assumptions of bounds, and measurements that can contradict them.
 //!
 //! Bounds charge one refill for each partition that another task displaced. Under LRU that is enough: the misses of a set whose contents were
 //! displaced end as soon as the task has loaded its lines again. Under FIFO and PLRU a preemption can cost more misses than it displaced lines,
-//! because what it leaves in a set still decides which lines are replaced later. \[Burguiere2009\] How many more depends on the policy and the
-//! accesses, and random replacement has no limit. \[Reineke2013\] So for an unknown policy nothing is charged, and nothing may be displaced: the
+//! because the state that it leaves in a set still decides which lines are replaced later. \[Burguiere2009\] How many more depends on the policy and
+//! the accesses, and random replacement has no limit. \[Reineke2013\] So for an unknown policy nothing is charged, and nothing may be displaced: the
 //! contents of a set that only one task uses, and the state by which its lines are replaced, depend on that task alone.
 
 use std::fmt;
@@ -21,7 +21,7 @@ pub const CYCLIC_MIN: f64 = 0.9;
 pub const REUSED_MAX: f64 = 0.1;
 
 named! {
-    /// What bounds assume of the replacement policy of the partitioned cache.
+    /// Assumption of bounds about the replacement policy of the partitioned cache.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Replacement, "an assumption about replacement" {
@@ -54,7 +54,7 @@ impl MissShare {
     }
 }
 
-/// Two measurements, and the control of one, on one CPU and one cache level of W ways, of which LRU determines the results.
+/// Test of a cache level of W ways on one CPU: two measurements whose results LRU determines, and the control of the second.
 ///
 /// Passing both does not prove LRU, as other policies may pass them as well. Failing one disproves it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -70,8 +70,8 @@ pub struct ReplacementTest {
     /// Misses where W pages of a color are visited, then some of the first ones again, then half as many others as fit, and then the first ones are
     /// timed. LRU misses no line, FIFO all of them.
     pub reused: MissShare,
-    /// Misses where W pages of a color are visited over and over, which fit. This is the control of `reused`: whoever else uses the sets causes
-    /// misses here, too.
+    /// Misses where W pages of a color, which fit, are visited over and over. This is the control of `reused`: other users of the sets cause misses
+    /// here, too.
     pub fitting: MissShare,
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for ReplacementTest {
     }
 }
 
-/// A measurement that contradicts bounds: they assume LRU, and charge refills.
+/// A measurement that contradicts bounds, because the bounds assume LRU and charge refills.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Contradicted {
     /// Names of the tasks that are charged for refilling partitions.
@@ -119,9 +119,9 @@ pub struct Contradicted {
 }
 
 impl Contradicted {
-    /// Returns what `test` contradicts in bounds that charge refills to `tasks`; `None` if it contradicts nothing there.
+    /// Returns the contradiction between `test` and bounds that charge refills to `tasks`; `None` if there is none.
     ///
-    /// `replacement`: what the bounds assume.
+    /// `replacement`: the assumption of the bounds.
     pub fn of(replacement: Replacement, tasks: Vec<String>, test: Option<ReplacementTest>) -> Option<Self> {
         let test = test.filter(ReplacementTest::contradicts_lru)?;
         (replacement == Replacement::Lru && !tasks.is_empty()).then_some(Self { tasks, test })
@@ -160,7 +160,7 @@ pub(crate) mod tests {
         // The interval decides, not the median: of six blocks it spans all.
         let cyclic = MissShare::of(&[0.5, 0.6, 0.5, 0.6, 0.5, 0.95]).unwrap();
         assert!(!ReplacementTest { cyclic, ..test_of(100, 0) }.contradicts_lru());
-        // What is lost in the control as well is no sign of the policy.
+        // What is lost in the control as well is not a sign of the policy.
         let fitting = MissShare::of(&[0.35; 6]).unwrap();
         assert!(!ReplacementTest { fitting, ..test_of(100, 40) }.contradicts_lru());
         assert_eq!(MissShare::of(&[0.5; 5]), None);

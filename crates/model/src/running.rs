@@ -57,7 +57,7 @@ pub const OFF_COLOR_MAX: f64 = 0.01;
 /// Least share of the jobs expected from the period that a run of an earlier version must have seen. Those versions did not count releases.
 const EARLIER_JOBS_MIN: f64 = 0.9;
 
-/// Largest share of the releases that may be left out because isochrome was held up.
+/// Largest share of the releases that may be left out because isochrome itself was delayed.
 pub const SKIPPED_MAX: f64 = 0.01;
 
 /// Longest response time that the analysis allows a task.
@@ -65,7 +65,7 @@ pub const SKIPPED_MAX: f64 = 0.01;
 #[serde(transparent)]
 pub struct ResponseBound(pub Ns);
 
-/// The timing requirement of a task: what its jobs are checked against, and what the plan assumes of the task.
+/// The timing requirement of a task: the limits that its jobs are checked against, and the assumptions of the plan about the task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Requirement {
     /// Name of the task.
@@ -132,9 +132,8 @@ impl Requirement {
 
     /// Returns whether steal time explains that `job` exceeds `limit`.
     ///
-    /// The recurrence from which the bound follows is replayed with the job's steal time and with what this displaced in the cache
-    /// ([`Recurrence::response_with`]). Steal time explains the violation if the replayed response is at least that of the job, at any
-    /// utilization.
+    /// The recurrence from which the bound follows is replayed with the job's steal time and the displacements that it caused in the cache
+    /// ([`Recurrence::response_with`]). Steal time explains the violation if the replayed response is at least that of the job, at any utilization.
     ///
     /// Plans of earlier versions and tasks scheduled by deadlines have no recurrence. Steal time then explains a response that exceeds the
     /// limit by no more than the steal time. For tasks scheduled by deadlines this covers the whole delay if the reservations are proven to
@@ -160,7 +159,7 @@ impl Requirement {
 
     /// Returns the shortest gap that nobody reports with which `job` would not exceed `limit`.
     ///
-    /// For an execution time this is what exceeds the budget. For a response time it is what the replay of the recurrence, as in
+    /// For an execution time this is the excess over the budget. For a response time it is the time that the replay of the recurrence, as in
     /// [`is_excused`](Self::is_excused), needs in addition to the job's steal time.
     pub fn needed_gap(&self, limit: Limit, job: &JobRecord) -> Ns {
         if limit == Limit::Budget {
@@ -243,7 +242,7 @@ pub struct Run {
     /// The measured costs that the bounds charge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<Costs>,
-    /// The measurement that contradicts what the bounds assume of the replacement policy.
+    /// The measurement that contradicts the assumption of the bounds about the replacement policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contradicted: Option<Contradicted>,
     /// The supply that the bounds charge.

@@ -17,7 +17,7 @@
 //! maximum. No step is shorter than the longest gap g. This costs nothing, because no job with work to do responds within a window that
 //! can be withheld as a whole, and B(w) = w up to g.
 //!
-//! An observed maximum is no bound on what a hypervisor will do. What is charged here is an assumption of the analysis, like a measured
+//! An observed maximum is not a bound on what a hypervisor will do. The charged supply is an assumption of the analysis, like a measured
 //! [cost](crate::costs).
 
 use std::fmt;
@@ -28,8 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::{Fact, Source};
 use crate::units::{CpuId, Ns, format_list};
 
-/// Divisor of a step's window. The quotient is how much longer the window of the next step is: 12.5 %, so that there are about six
-/// steps in an octave.
+/// Divisor of a step's window. The next step's window is longer by the quotient, 12.5 %, so that there are about six steps in an octave.
 const GROWTH: u64 = 8;
 
 /// A time for which a CPU was withheld from the thread that watched the clock.
@@ -117,7 +116,7 @@ pub struct Step {
     pub interruptions: u64,
 }
 
-/// The most that may be withheld of a CPU, in windows of every length; nothing if there are no steps.
+/// The most time that may be withheld from a CPU in windows of every length. Without steps nothing is withheld.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<Step>", into = "Vec<Step>")]
 #[schemars(with = "Vec<Step>")]
@@ -139,7 +138,7 @@ impl Supply {
     /// let supply = Supply::of(&[Recording { length: Ns(1000), gaps }]);
     /// // A window of 70 ns can hold the last two gaps.
     /// assert_eq!((supply.withheld_ns(70), supply.interruptions(70)), (40, 2));
-    /// // Of 2000 ns, not more is withheld than of twice 1000 ns.
+    /// // No more is withheld from 2000 ns than from twice 1000 ns.
     /// assert_eq!(supply.withheld_ns(2000), 120);
     /// ```
     pub fn of(recordings: &[Recording]) -> Supply {
@@ -206,7 +205,7 @@ impl Supply {
         self.sum(window_ns, |step| step.withheld_ns)
     }
 
-    /// Returns how often the CPU may be withheld in a window of `window_ns`, at most: N(w).
+    /// Returns the largest number of times that the CPU may be withheld in a window of `window_ns`: N(w).
     pub fn interruptions(&self, window_ns: u64) -> u64 {
         self.sum(window_ns, |step| step.interruptions)
     }
@@ -275,7 +274,7 @@ pub struct CpuSupply {
     /// Number of gaps.
     #[serde(default)]
     pub gaps: u64,
-    /// What may be withheld.
+    /// The time that may be withheld, in steps.
     pub steps: Supply,
 }
 
@@ -299,7 +298,7 @@ pub struct ChargedSupply {
     pub watched_ns: Ns,
     /// Longest time between two readings of the clock, in ns, that does not count as a gap.
     pub threshold_ns: Ns,
-    /// For every window the most that may be withheld of any of the CPUs.
+    /// The most time that may be withheld from any of the CPUs, for every window.
     pub steps: Supply,
 }
 

@@ -49,7 +49,7 @@ fn experiment(noise: &[Vec<f64>], effect: f64, seed: u64) -> Vec<CrossoverBlock>
         .collect()
 }
 
-/// The end of an experiment with looks: what the last look showed, after how many blocks, and the corrected p-value.
+/// Result of an experiment with looks: the outcome of the last look, the number of blocks until then, and the corrected p-value.
 struct Ended {
     found: Crossover,
     blocks: u64,

@@ -1,4 +1,4 @@
-//! Tests of the papers' figures: what is played is what can be counted by hand. That all are played, crates/report/tests/papers.rs tests.
+//! Tests of the papers' figures: simulated counts equal counts by hand. crates/report/tests/papers.rs tests that all figures are simulated.
 
 use isochrome_model::papers::{Paper, Played};
 

@@ -16,7 +16,7 @@ create_exception!(
     isochrome,
     IsochromeError,
     PyValueError,
-    "What was given cannot be used; the message names the field and what to do."
+    "Input that cannot be used; the message names the field and a remedy."
 );
 
 /// Converts an error of the model to a Python exception.
@@ -79,8 +79,8 @@ pub fn in_shape<'a>(array: &'a PyReadonlyArrayDyn<'_, u64>, shape: &[usize], nam
     Ok(array.as_slice()?)
 }
 
-/// Runs `work` in a thread of its own without the interpreter's lock, so that Ctrl-C reaches Python meanwhile. Ctrl-C sets the
-/// flag that `work` gets; when `work` has ended, Python's exception is returned.
+/// Runs `work` in a thread of its own without the interpreter's lock, so that Ctrl-C reaches Python while `work` runs. Ctrl-C sets the flag that
+/// `work` gets; when `work` has ended, Python's exception is returned.
 pub fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> T + Send) -> PyResult<T> {
     let (stop, mut interrupted) = (AtomicBool::new(false), Ok(()));
     let stop = &stop;

@@ -33,7 +33,7 @@ use crate::convert::{from_python, in_shape, interruptible, read, to_json, to_pyt
 pub struct TaskSet {
     pub set: taskset::TaskSet,
     warnings: Vec<String>,
-    /// What the profile says of the replacement policy.
+    /// Test of the replacement policy in the profile.
     replacement_test: Option<ReplacementTest>,
 }
 
@@ -471,11 +471,11 @@ impl Plan {
     }
 }
 
-/// Plans a task set: assigns every task to a core and to cache partitions so that all deadlines hold, as well as `objective` can be met.
+/// Plans a task set: assigns every task to a core and to cache partitions so that all deadlines hold and `objective` is met as well as possible.
 ///
-/// `method`, `objective`, `analysis`: names as `isochrome plan --help` lists them. `then`: further objectives. `time_limit_s`: the search
-/// ends after so many seconds with the best plan so far. `checks_limit`: maximum number of times that the search may check whether to
-/// stop, a limit that does not depend on the machine.
+/// `method`, `objective`, `analysis`: names as `isochrome plan --help` lists them. `then`: further objectives. `time_limit_s`: the search ends after
+/// this many seconds with the best plan so far. `checks_limit`: maximum number of times that the search may check whether to stop, a limit that does
+/// not depend on the machine.
 ///
 /// ```python
 /// >>> curves = np.array([[4000, 3000, 2500, 2400], [9000, 8000, 7900, 7900]])

@@ -53,7 +53,7 @@ impl CacheSim {
         Ok(CacheSim(Mutex::new(Simulator::chain(levels, semantics).map_err(wrong)?)))
     }
 
-    /// Runs accesses, in their order; what is in the caches stays there for the next call.
+    /// Runs accesses, in their order; the caches keep their contents for the next call.
     ///
     /// `addresses`: one dimension, whole numbers, in bytes. `writes`: one bool for each address; without it all accesses are loads.
     /// `access_bytes`: the size of each access.

@@ -1,4 +1,4 @@
-"""What tests share: where the repository is."""
+"""The path of the repository, for all tests."""
 
 from pathlib import Path
 

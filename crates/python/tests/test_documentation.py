@@ -1,4 +1,4 @@
-"""What is documented: every public name has a docstring, examples print what they say, and all of it passes mypy --strict."""
+"""Tests of the documentation: every public name has a docstring, examples print what they say, and everything passes mypy --strict."""
 
 import ast
 import doctest
@@ -30,7 +30,7 @@ def public_modules():
 
 
 def public_names():
-    """Every public name with what it is: of the package, of its modules, and of their classes."""
+    """Every public name of the package, of its modules and of their classes, with its object."""
     for module in public_modules():
         yield module.__name__, module
         names = module.__all__ if hasattr(module, "__all__") else [
@@ -106,7 +106,7 @@ def test_examples_in_docstrings_print_what_they_say(name, found):
 
 def test_blocks_of_the_page_run(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    # What is for a cluster needs one.
+    # Examples for a cluster need one.
     here = [block for block in blocks() if "dask_" not in block]
     assert here and len(here) < len(blocks())
     given = {}
@@ -134,7 +134,7 @@ def test_everything_documented_passes_mypy_strict(tmp_path, code, least):
     assert len(sources) >= least
     for name, source in sources.items():
         (tmp_path / f"{name}.py").write_text(source)
-    # What is checked is what a user's code is checked against: the package that is installed.
+    # The installed package is checked, because the code of users is checked against it.
     found = mypy(tmp_path, *(str(path) for path in sorted(tmp_path.glob("*.py"))))
     assert found.returncode == 0, found.stdout + found.stderr
 

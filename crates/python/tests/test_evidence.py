@@ -1,4 +1,4 @@
-"""Frames of documents: nothing of a document is lost, whatever its schema."""
+"""Tests of the frames of documents: every value of a document is in a frame, whatever the schema."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def key_of(column):
 
 
 def contents_of_frames(frames):
-    """The same of polars frames; the columns that say which row it is are no content."""
+    """Counts every number, text and truth value in polars frames. The columns that identify the row are not content."""
     found = Counter()
     for frame in frames.values():
         for column in frame.columns:
@@ -74,7 +74,7 @@ def rows_of_document(value, name, frames, found):
 
 
 def rows_below(value, name, frames, found):
-    """Counts those in the parts of an object, or of a list of fixed length."""
+    """Counts the elements and entries in the parts of an object, or of a list of fixed length."""
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if (name, key) == ("evidence.sections", "numbers"):
             found[value["id"]] += 1
@@ -252,8 +252,8 @@ def test_a_folder_is_its_evidence_or_its_one_document(tmp_path):
     ("text", "message"),
     [
         ("", "schema"),
-        ("{", "is no JSON"),
-        ("\udcff", "is no JSON"),
+        ("{", "is not JSON"),
+        ("\udcff", "is not JSON"),
         ("[]", "does not say its schema"),
         ('{"schema": 3}', "does not say its schema"),
         ('{"schema": "isochrome-nothing/1"}', "isochrome-nothing/1: is not a schema"),

@@ -232,7 +232,7 @@ def test_other_threads_run_while_the_model_works():
     assert ticks > 5
 
 
-# What `isochrome` writes, as little as a file can have.
+# The smallest file that `isochrome` writes.
 MACHINE = {
     "schema": "isochrome-machine/1",
     "architecture": "x86_64",

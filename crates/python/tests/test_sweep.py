@@ -1,4 +1,4 @@
-"""Sweeps: what comes out does not depend on who died on the way."""
+"""Tests of sweeps: the results do not depend on which workers died."""
 
 import contextlib
 import hashlib
@@ -46,7 +46,7 @@ def digests(folder):
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory):
-    """What an experiment gives that nothing happens to, worked off in one process without Dask."""
+    """The results of an experiment that runs undisturbed in one process without Dask."""
     folder = tmp_path_factory.mktemp("undisturbed")
     path = folder / "small.toml"
     path.write_text(TEXT)
@@ -132,7 +132,7 @@ def test_a_sweep_that_is_killed_with_scheduler_and_workers_goes_on_where_it_was(
     done = {path: path.stat().st_mtime_ns for path in folder.rglob("first=*.parquet")}
     assert len(done) >= 5
     skip_if_over(folder, process)
-    # What a write that was cut off leaves behind is no result.
+    # A file that an interrupted write leaves behind is not a result.
     (next(iter(done)).parent / ".first=000000550.parquet.unfinished").write_bytes(b"half")
     finished(experiment_file, "--workers", "1")
     assert all(path.stat().st_mtime_ns == at for path, at in done.items()), "what was done was done again"

@@ -1,8 +1,8 @@
 //! Figures as inline SVG: line charts with dash styles, bands, marks and labels at the ends of the lines, and also bars, changes and tracks.
 //!
-//! Colors come from the style sheet, by class, so that one drawing serves light, dark and paper. Nothing is told by color alone: lines have
-//! names at their ends, dashes and shapes of marks. A figure is drawn 360 units
-//! wide, about its width in CSS pixels on a phone, so that its text stays legible there.
+//! Colors come from the style sheet, by class, so that one drawing serves light, dark and paper. No meaning rests on color alone: lines have names at
+//! their ends, dashes and shapes of marks. A figure is drawn 360 units wide, about its width in CSS pixels on a phone, so that its text stays legible
+//! there.
 
 use isochrome_model::evidence::figure::{Axis, Bars, Changes, Chart, Dash, Figure, Hue, Line, Track, TrackBar, Tracks};
 use isochrome_model::evidence::format;

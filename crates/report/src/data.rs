@@ -53,7 +53,7 @@ pub(super) fn with_own_data(drawn: &Figure) -> Markup {
     with_data(title, super::chart::draw(drawn), html! {}, (&data, &data))
 }
 
-/// Returns what `figure` draws, a row for each point, bar or color.
+/// Returns the data of `figure`, a row for each point, bar or color.
 pub(super) fn of(figure: &Figure) -> Table {
     match figure {
         Figure::Chart(chart) => of_chart(chart),
@@ -130,7 +130,7 @@ fn csv(table: &Table) -> String {
     text
 }
 
-/// Formats a cell of a CSV file. A spreadsheet would compute what begins like a formula, so such a name begins with an apostrophe.
+/// Formats a cell of a CSV file. A name that begins like a formula gets an apostrophe in front, so that no spreadsheet computes it.
 fn cell(text: &str) -> String {
     let text = printable::line(text);
     let is_formula = text.starts_with(['=', '+', '-', '@']) && text.parse::<f64>().is_err();

@@ -5,7 +5,7 @@
 //!
 //! - passed: the requirement was met, or the effect was shown, or it was shown that there is none
 //! - `failure`: the requirement is violated
-//! - `error`: nothing can be concluded. It is no `skipped`, which CI systems let pass.
+//! - `error`: nothing can be concluded. It is not a `skipped`, which CI systems let pass.
 //! - `skipped`: there was nothing to be shown
 //!
 //! The elements and attributes are those that Jenkins, GitLab and pytest write or read.
@@ -39,11 +39,11 @@ enum Kind {
 
 /// A test case.
 struct Case {
-    /// What the case is about: the task, or the kind of section.
+    /// Subject of the case: the task, or the kind of section.
     of: String,
-    /// What is required.
+    /// The required property.
     name: String,
-    /// Longest time seen of what a limit is about.
+    /// Longest time seen among the times that a limit applies to.
     time: Ns,
     /// The outcome; `None` if the case passed.
     outcome: Option<Outcome>,

@@ -101,7 +101,7 @@ fn verdict(evidence: &Evidence) -> Markup {
     }
 }
 
-/// Renders text in which what is typed, and names of programs, stand between backticks. Text with an odd number of backticks is left as it is.
+/// Renders text in which code and names of programs stand between backticks. Text with an odd number of backticks is left as it is.
 fn sentence(text: &str) -> Markup {
     let parts: Vec<&str> = text.split('`').collect();
     if parts.len().is_multiple_of(2) {

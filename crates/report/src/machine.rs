@@ -77,7 +77,7 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                     " A dependent load from main memory takes " (format::nanoseconds(load.value)) (source(load.source)) "."
                 }
             }
-            @if levels.is_empty() { p { "Nothing is known of its caches." } } @else {
+            @if levels.is_empty() { p { "Nothing is known about its caches." } } @else {
                 (scroll(html! {
                     table.facts {
                         thead { tr { th scope="col" { "cache" } @for level in levels { th scope="col" { (level_name(level)) } } } }

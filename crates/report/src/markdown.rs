@@ -115,7 +115,7 @@ pub(super) fn machine(machine: &Machine) -> String {
     line
 }
 
-/// Escapes what Markdown would take for markup. What stands between backticks becomes code, as in the HTML report.
+/// Escapes characters that Markdown would take for markup. Text between backticks becomes code, as in the HTML report.
 fn escaped(text: &str) -> String {
     let text = plain(text);
     let parts: Vec<&str> = text.split('`').collect();

@@ -55,7 +55,8 @@ fn found(palette: &PaletteEvidence) -> Markup {
     let caption = html! {
         figcaption {
             @if tested { (gap) " " }
-            "A share is an estimate: of a page the lowest of 4 tests, of 3 pages the median, of several eviction sets of a color the mean. The lowest, since disturbance only evicts more; so what a set evicts only now and then is understated. "
+            "A share is an estimate: the lowest of 4 tests of a page, the median of 3 pages, and the mean of several eviction sets of a \
+             color. The lowest counts, since disturbance only evicts more; so evictions that happen only now and then are understated. "
             "Cells shade from nothing evicted to all lines evicted; a clean diagonal means that the colors are real. Bars: pages of each color against the even share."
         }
     };

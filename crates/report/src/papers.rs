@@ -16,9 +16,9 @@ pub struct Entry<'a> {
     pub figure: &'a PaperFigure,
     /// The paper's numbers beside those that were played.
     pub compared: Vec<Compared>,
-    /// The section of a report on it.
+    /// Section of a report on the figure.
     pub section: Section,
-    /// What was measured on hardware, as `lab paper --measured` leaves it, where it is kept.
+    /// Measurements on hardware, as `lab paper --measured` leaves them, if any are kept.
     pub hardware: Option<Evidence>,
 }
 
@@ -33,7 +33,7 @@ impl Entry<'_> {
         figure::of_sections(&self.section.title, [&self.section]) + "\n"
     }
 
-    /// Returns a sentence on where and when it was measured.
+    /// Returns a sentence on where and when the figure was measured.
     fn place(&self) -> String {
         self.hardware.as_ref().map_or(String::new(), |evidence| {
             format!(" Here on {}, {}:", machine(&evidence.machine), format::utc(evidence.taken_unix_s))

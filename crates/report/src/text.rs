@@ -57,7 +57,7 @@ fn align(text: &mut String, table: &Table, width: usize) {
     text.push_str(&shown.text(width));
 }
 
-/// Returns the number of first columns that tell the rows apart; one if even all do not.
+/// Returns the number of first columns that distinguish the rows; 1 if even all columns do not.
 fn keys(table: &Table) -> usize {
     let rows = || table.rows.iter().filter(|row| row.len() > 1);
     let differ = |count: &usize| {
@@ -67,7 +67,7 @@ fn keys(table: &Table) -> usize {
     (1..table.columns.len()).find(differ).unwrap_or(1)
 }
 
-/// Returns `text` on one line, without the narrow spaces that terminals show badly, and without what a terminal would obey.
+/// Returns `text` on one line, without the narrow spaces that terminals show badly, and without control sequences for the terminal.
 pub(super) fn plain(text: &str) -> String {
     let text = text.chars().filter(|&c| c != '\u{202f}').map(|c| if c.is_whitespace() { ' ' } else { c });
     printable::line(&text.collect::<String>())

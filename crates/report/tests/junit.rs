@@ -1,4 +1,4 @@
-//! The verdicts as JUnit XML: what is counted, which outcome means what, and the elements that CI systems expect.
+//! Tests of the verdicts as JUnit XML: the counts, the outcome of each verdict, and the elements that CI systems expect.
 
 use isochrome_model::evidence::{Evidence, SCHEMA, Section, Standing};
 use isochrome_model::running::Failure;
@@ -28,7 +28,7 @@ fn evidence(sections: Vec<Section>) -> Evidence {
     }
 }
 
-/// Checks what CI systems expect of a file, whatever is in it. [junit-10.xsd of Jenkins' xUnit plugin; junit_xml of pytest, family xunit2]
+/// Checks that a file has the form that CI systems expect. [junit-10.xsd of Jenkins' xUnit plugin; junit_xml of pytest, family xunit2]
 fn check(document: &Document) {
     let number = |node: &Node, name: &str| node.attribute(name).unwrap().parse::<usize>().unwrap();
     let children = |node: Node| -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Whatever a program, a file or a machine calls itself stays text: in HTML, SVG, Markdown, JUnit XML and on the terminal.
+//! Tests that names of programs, files and machines stay text in HTML, SVG, Markdown, JUnit XML and on the terminal.
 
 use isochrome_model::evidence::figure::{
     Bar, Bars, Change, Changes, Chart, Dash, Figure, Hue, Line, Track, TrackBar, Tracks,
@@ -99,7 +99,8 @@ fn evidence(name: &str) -> Evidence {
     }
 }
 
-/// Returns the tags of `page` without the values of their attributes, and without those that set code. Where a long label stands is no matter.
+/// Returns the tags of `page` without the values of their attributes, and without those that set code. Leaves out `text-anchor`, because the position
+/// of a label depends on its length.
 fn tags(page: &str) -> Vec<String> {
     let mut tags = Vec::new();
     for rest in page.split('<').skip(1) {

@@ -1,4 +1,4 @@
-//! What every reader can rely on, whatever the evidence: contrast of the colors, order of headings, data of every figure.
+//! Tests of the properties that every report has whatever its evidence: contrast of the colors, order of headings, data of every figure.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Compares docs/results/papers.md and its drawings with what is played, but for figures that take long. After an intended change run `make papers`, and inspect the files.
+//! Compares docs/results/papers.md and its drawings with simulated figures, except figures that take long. After an intended change run `make
+//! papers`, and inspect the files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -30,7 +31,7 @@ fn entry<'a>(paper: &'a Paper, figure: &'a PaperFigure) -> Entry<'a> {
     for it in &compared {
         let needs_a_cause = matches!(it.agreement, Agreement::Differs | Agreement::Missing);
         assert!(!needs_a_cause || it.why.is_some(), "{name}: {}: why does it differ?", it.what);
-        assert!(it.tolerance <= 0.1, "{name}: {}: that is no agreement", it.what);
+        assert!(it.tolerance <= 0.1, "{name}: {}: the tolerance is too wide to show agreement", it.what);
     }
     assert!(!figure.measured.is_empty() || figure.unmeasured.is_some(), "{name}: why is nothing measured?");
     if let Some(kept) = &figure.page {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`isochrome doctor` says what this kernel allows, and is right about what can be looked up here."""
+"""`isochrome doctor` reports the features of this kernel. The features that the check itself can look up are reported correctly."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The code that runs inside other processes keeps the contents of their pages, whatever the kernel reports: unit tests of this and of registers."""
+"""Runs unit tests: the code that runs inside other processes keeps the contents of their pages and registers, whatever the kernel reports."""
 # Takes at most 900 s.
 
 import subprocess

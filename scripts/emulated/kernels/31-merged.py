@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The kernel merges equal pages of a program (KSM) and separates them again: what is not merged is on color, and contents stay."""
+"""The kernel merges equal pages of a program (KSM) and separates them again: pages that are not merged are on color, and contents stay."""
 # Takes at most 600 s.
 
 import time
@@ -14,7 +14,7 @@ MERGED = "is merged with equal pages"
 
 
 def merged(holder):
-    """How many pages of a program the kernel has merged."""
+    """Returns the number of pages of a program that the kernel has merged."""
     return int(Path(f"/proc/{holder.pid}/ksm_merging_pages").read_text())
 
 

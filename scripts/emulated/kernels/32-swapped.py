@@ -24,7 +24,7 @@ def swapped(holder):
 
 
 def pages_in():
-    """How many pages the kernel has read back so far."""
+    """Returns the number of pages that the kernel has read back so far."""
     return int(next(line.split()[1] for line in Path("/proc/vmstat").read_text().splitlines() if line.startswith("pswpin ")))
 
 
@@ -39,7 +39,7 @@ class Pressure:
 
     def press(self):
         while not self.ended:
-            # The kernel may find less that it can take away.
+            # The kernel may find less memory that it can take away.
             subprocess.run(["sh", "-c", f"echo 4M > {GROUP}/memory.reclaim"], capture_output=True)
             time.sleep(0.25)
 
@@ -72,7 +72,7 @@ for kind in (Kept, Moved):
             else:
                 time.sleep(10)
             holder.works()
-        # The program reads everything in each round, but for what it never uses.
+        # The program reads all of its memory in each round, but for pages that it never uses.
         holder.works()
         print(f"{swapped(holder)} KiB are swapped out")
         holder.settles("after pages were swapped out")

@@ -15,12 +15,12 @@ TIMES = 3
 
 
 def blocks(holder, size):
-    """The numbers of the blocks with the program's pages, and how many of them each has, that with most pages first."""
+    """The blocks that hold pages of the program, by number, with the number of pages in each. The block with most pages comes first."""
     return Counter(frame * PAGE // size for frame in frames_of(holder.pid)).most_common()
 
 
 def taken_offline(holder, size):
-    """Takes the block with most of the program's pages offline that can be; None if there is none."""
+    """Takes a block offline, trying those with most of the program's pages first. Returns its number; None if no block can be taken offline."""
     for number, pages in blocks(holder, size):
         try:
             write(MEMORY / f"memory{number}/state", "offline")

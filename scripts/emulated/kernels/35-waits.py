@@ -27,7 +27,7 @@ SIGNALS, SLEEP_S, MOVED_MIN = 60, 15, 5
 MISSED_S, LIMIT_S = 20, 120
 # Longest time for the signals to one program, in s.
 PHASE_S = 400
-# What pause(2) and sigsuspend(2) call: `pause` and `rt_sigsuspend` on x86-64, `ppoll` and `rt_sigsuspend` on arm64, which has no `pause`.
+# System calls that pause(2) and sigsuspend(2) make: `pause` and `rt_sigsuspend` on x86-64, `ppoll` and `rt_sigsuspend` on arm64, which has no `pause`.
 WAITS = ("34", "130", "73", "133")
 SIGNIFICANCE = 1e-3
 
@@ -72,7 +72,7 @@ class Waiter:
         return None if stopped else Path(f"/proc/{self.process.pid}/syscall").read_text().split()[0]
 
     def missed(self, what):
-        """How many of the signals that come while the program waits do not end its wait, and how many come."""
+        """Returns the number of signals that came while the program waited but did not end its wait, and the number of all signals that came."""
         missed = sent = 0
         begin = time.monotonic()
         while sent < SIGNALS or self.moved < MOVED_MIN:
@@ -129,8 +129,8 @@ with Waiter("sleep", str(SLEEP_S)) as waiter:
     until("the sleep has ended", 10 * SLEEP_S, lambda: waiter.report.read_text() != "sleeps")
     took, status = waiter.report.read_text().split()
     print(f"a sleep of {SLEEP_S} s took {took} s, status {status}, through {waiter.moved} recolorings")
-    require(status == "0" and float(took) >= SLEEP_S, "it was not broken off")
-    require(float(took) < SLEEP_S + 5, "it did not begin anew")
+    require(status == "0" and float(took) >= SLEEP_S, "it was not interrupted")
+    require(float(took) < SLEEP_S + 5, "it was not repeated")
 with Waiter("suspended") as waiter:
     missed, _ = waiter.missed("recolored {} times, the signal blocked but for the waits")
 require(missed == 0, "a signal that is blocked but for the waits is never missed")

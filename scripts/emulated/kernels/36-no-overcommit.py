@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The kernel promises no more memory than it has: what fits is done, what does not is refused with the reason and leaves the program as it was."""
+"""The kernel promises no more memory than it has. A recoloring that needs more is refused with the reason, and leaves the program as it was."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def sizes():
 
 
 def mapped(holder):
-    """The addresses that a program has memory at."""
+    """The address ranges at which a program has memory."""
     return [line.split()[0] for line in Path(f"/proc/{holder.pid}/maps").read_text().splitlines()]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What cannot be done is refused with the reason, and nothing is harmed: no such process, no rights, no such color."""
+"""A request for a process or a color that does not exist, or without the rights, is refused with the reason, and nothing is harmed."""
 
 from checks import GIVEN, Holder
 from shared import require, run

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`isochrome run` sees the jobs of a program by fixed priorities and by reserved time; what it sets is set back, after SIGKILL by the next command too."""
+"""`isochrome run` observes jobs by fixed priorities and by reserved time, and restores all settings; after SIGKILL the next command does so."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def begun(policy, seconds):
 
 
 def policies():
-    """How the threads of the program are scheduled."""
+    """Returns the scheduling policies of the program's threads."""
     pids = subprocess.run(["pgrep", "-f", "beat.py"], capture_output=True, text=True).stdout.split()
     return {os.sched_getscheduler(int(pid)) for pid in pids if Path(f"/proc/{pid}").exists()}
 

@@ -1,4 +1,4 @@
-"""What the checks of a kernel share: programs that check their memory, on colors by a palette that is given as a formula."""
+"""Functions for the checks of a kernel: programs that check their memory, on colors by a palette that is given as a formula."""
 
 import subprocess
 import sys
@@ -15,12 +15,12 @@ COLORS = "0-3"
 
 
 def write(path, text):
-    """Sets a setting of the kernel, or gives it a command."""
+    """Writes a setting of the kernel, or a command to the kernel, into a file."""
     Path(path).write_text(f"{text}\n")
 
 
 def migrated():
-    """How many pages the kernel has given other frames by itself so far, as compaction does."""
+    """Returns the number of pages that the kernel has moved to other frames by itself so far, as compaction does."""
     return int(next(line.split()[1] for line in Path("/proc/vmstat").read_text().splitlines() if line.startswith("pgmigrate_success ")))
 
 
@@ -34,7 +34,7 @@ class Holder:
         # In its first rounds it gets more memory, which a recoloring that has looked before leaves where it is.
         until("the program has checked its memory three times", 120, lambda: self.rounds() >= 3)
         self.pid = self.process.pid
-        # What starts the program, such as `isochrome exec`, is its parent, or has become the program.
+        # A command that starts the program, such as `isochrome exec`, is its parent or has become the program itself.
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         self.pid = int(children[0]) if children else self.pid
 
@@ -47,7 +47,7 @@ class Holder:
         self.process.wait()
 
     def rounds(self):
-        """How often the program has checked all of its memory; 0 if it has not yet. The check fails if a word was wrong or the program has ended."""
+        """Returns how often the program has checked all of its memory. The check fails if a word was wrong or the program has ended."""
         if self.process.poll() is not None:
             sys.exit(f"the program ended with {self.process.returncode}")
         return rounds(self.report)
@@ -58,11 +58,12 @@ class Holder:
         until("its contents are right", 120, lambda: self.rounds() >= before + 2)
 
     def is_on(self, colors):
-        """Whether 99 % of its anonymous pages have these colors, by the kernel's own files."""
+        """Returns whether 99 % of the program's anonymous pages have these colors, by the kernel's own files."""
         return share(self.pid, colors) >= 0.99
 
     def recolored(self, colors, *more):
-        """Moves its pages. Returns the report, with the share of them that is on color just afterwards by the kernel's own files: NUMA balancing may move them again soon."""
+        """Moves the program's pages. Returns the report, with the share of pages that are on color just afterwards by the kernel's own files, because
+        NUMA balancing may soon move pages again."""
         before = migrated()
         report = document("isochrome", "recolor", str(self.pid), "--colors", colors, "--json", *GIVEN, *HURRIED, *more)
         report["share"] = share(self.pid, colors)
@@ -73,7 +74,7 @@ class Holder:
         return report
 
     def arrives(self, colors):
-        """Moves its pages, of which 99 % have to be on color afterwards."""
+        """Moves the program's pages. The check fails unless 99 % of them are on color afterwards."""
         require(self.recolored(colors)["share"] >= 0.99, f"recolored, it is on colors {colors}")
 
 
@@ -84,7 +85,7 @@ class Kept(Holder):
         super().__init__(by=[*by, "isochrome", "exec", "--colors", COLORS, "-o", "/run/kept.json", *GIVEN, *HURRIED], **options)
 
     def settles(self, when):
-        """Waits until 99 % of its pages are on its colors again, by the kernel's own files, and its contents are right."""
+        """Waits until 99 % of the program's pages are on its colors again, by the kernel's own files, and its contents are right."""
         until(f"exec: {when}, it is on its colors", 120, lambda: self.rounds() and self.is_on(COLORS), lambda: off_color(self.pid, COLORS))
         self.works()
 
@@ -93,7 +94,7 @@ class Moved(Holder):
     """A holder that `isochrome recolor` moves to colors 0 to 3."""
 
     def settles(self, when):
-        """Moves its pages to its colors, where 99 % of them have to be by the kernel's own files, with their contents."""
+        """Moves the program's pages to its colors. The check fails unless 99 % of them are there by the kernel's own files, with their contents."""
         print(f"recolor: {when}")
         self.arrives(COLORS)
         self.works()

@@ -1,5 +1,5 @@
 """Waits in system calls, and reports how. `waiter.py signals REPORT` and `waiter.py suspended REPORT` wait for signals and count the waits that have ended and the signals that were
-handled; `waiter.py sleep REPORT SECONDS` says how long a sleep of a given length took and whether it was broken off.
+handled; `waiter.py sleep REPORT SECONDS` says how long a sleep of a given length took and whether it was interrupted.
 
 The main thread is the only one. `signals` waits in pause(2): a signal that comes between two waits ends neither. `suspended` blocks the signal but for its waits, in sigsuspend(2), which loses none.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""systemd accepts the unit without a word, and says how much it exposes."""
+"""systemd accepts the unit without a warning, and prints its exposure."""
 
 from checks import SERVICE, require, run
 

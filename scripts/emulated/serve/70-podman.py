@@ -32,7 +32,7 @@ def container(name, annotation, *image):
 
 
 def checked(name):
-    """How often the program has checked its memory; the check fails if something was wrong."""
+    """Returns how often the program has checked its memory. The check fails if the contents were wrong."""
     lines = [line.split() for line in run("podman", "logs", name).splitlines()]
     wrong = [line for line in lines if line[1] != "0"]
     require(not wrong, f"{name}: its contents are right") if wrong else None

@@ -1,4 +1,4 @@
-"""What the checks of the memory server share: the service with a policy, programs whose memory is checked, and where their pages are."""
+"""Functions for the checks of the memory server: the service with a policy, programs whose memory is checked, and the colors of their pages."""
 
 import json
 import shutil
@@ -17,8 +17,8 @@ SERVICE = "isochrome.service"
 
 
 def policy(control="0-3", others='{ unit = "other*.service" }, { exe = "*/busybox" }'):
-    """A policy whose class `control` has these colors, and these members the rest. That everything has the rest is one check's: the emulated machine has
-    little time left then."""
+    """A policy whose class `control` has these colors, and which gives the rest to these members. Only one check gives the rest to everything,
+    because the emulated machine has little time left then."""
     return (
         f'reserve = "64M"\n\n[class.control]\ncolors = "{control}"\n'
         'members = [{ unit = "robot-*.service" }, { cgroup = "/rt/*" }]\nclients = ["robot"]\n\n'
@@ -27,7 +27,7 @@ def policy(control="0-3", others='{ unit = "other*.service" }, { exe = "*/busybo
 
 
 def shown_state():
-    """What the server says of itself, and its last messages, for a check that fails."""
+    """The state of the server and its last messages, for a check that fails."""
     shown = subprocess.run(["isochrome", "policy", "status"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return shown.stdout + journal()
 
@@ -38,7 +38,7 @@ def wait(what, seconds, done):
 
 
 def shown(name, unit=SERVICE):
-    """A property of a unit."""
+    """The value of a property of a unit."""
     return run("systemctl", "show", "--value", f"--property={name}", unit)
 
 
@@ -78,7 +78,7 @@ def member(pid):
 
 
 def is_on(pid, name):
-    """Whether a process is in this class, has no page off color by the server's report, and 99 % on the colors of the class by the kernel's."""
+    """Whether a process is in this class and on its colors: by the server's report all of its pages, and by the kernel's files 99 %."""
     own, found = member(pid)
     return own == name and found["off_color"] == 0 and found["seconds_to_colors"] is not None and share(pid, colors(name)) >= 0.99
 
@@ -86,7 +86,7 @@ def is_on(pid, name):
 def stopped():
     """Stops the service, and forgets how often it has failed."""
     run("systemctl", "stop", SERVICE)
-    # A service that systemd has unloaded meanwhile has nothing to forget, which is an error of this command.
+    # A service that systemd has unloaded since then has nothing to forget, which is an error of this command.
     subprocess.run(["systemctl", "reset-failed", SERVICE], capture_output=True)
 
 
@@ -140,7 +140,7 @@ class Holder:
         (UNITS / self.unit).unlink()
 
     def rounds(self):
-        """How often the program has checked all of its memory; 0 if it has not yet. The check fails if a word was wrong."""
+        """Returns how often the program has checked all of its memory. The check fails if a word was wrong."""
         return rounds(self.report)
 
     def works(self):

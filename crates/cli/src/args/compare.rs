@@ -29,19 +29,19 @@ pub struct CompareOptions {
     /// Pattern of the number that a load generator prints; redis-benchmark, pgbench, ab and wrk need none
     #[arg(long, value_name = "REGEX")]
     pub number: Option<String>,
-    /// How a window is summed up in one number
+    /// Statistic that sums up a window in one number
     #[arg(long, value_parser = statistic(), default_value = "median")]
     pub statistic: Statistic,
-    /// Larger numbers are better, as those of a throughput are
+    /// Count larger numbers as better, as for a throughput
     #[arg(long)]
     pub larger_is_better: bool,
     /// Pattern of the numbers by which the neighbor prints its progress
     #[arg(long, value_name = "REGEX", requires = "neighbor")]
     pub neighbor_lines: Option<String>,
-    /// Most windows, in blocks of four: two spread and two apart
+    /// Largest number of windows, which come in blocks of four: two spread and two apart
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(8..=4000))]
     pub windows: u64,
-    /// Length of a window; a load generator takes as long as it takes
+    /// Length of a window; a window with a load generator lasts until the generator ends
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub window: Ns,
     /// Time after each move that is not measured
@@ -82,7 +82,7 @@ pub struct CompareOptions {
     /// Stop the programs for at most this long at a time while pages are moved [default: 15ms]
     #[arg(long, value_name = "TIME")]
     pub max_pause: Option<Ns>,
-    /// Move pages even if they cannot be told from pinned memory or memory of asynchronous I/O
+    /// Move pages even if they cannot be distinguished from pinned memory or memory of asynchronous I/O
     #[arg(long)]
     pub force: bool,
     /// Sources of the colors of frames.
@@ -111,29 +111,29 @@ impl CompareOptions {
     }
 }
 
-/// What is measured of the victim.
+/// Quantity that is measured of the victim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Measured {
     /// Time per wake-up.
     Wakeups(Quantity),
     /// Numbers that the victim prints, by a pattern.
     Lines(String),
-    /// A load generator, by its command line.
+    /// Number that a load generator prints, by the generator's command line.
     Command(String),
-    /// A server of this machine.
+    /// Response time of a server on this machine, by its address.
     Socket(Target),
-    /// Calls of a function, by the file that holds it and its name.
+    /// Duration of the calls of a function, by the file that holds it and its name.
     Calls(PathBuf, String),
     /// Jobs that the victim marks itself.
     Marks,
     /// Events of a counter, by its name.
     Counter(String),
-    /// How many of something else per second.
+    /// Number of these events per second.
     Throughput(Box<Measured>),
 }
 
 impl Measured {
-    /// Returns what is measured, and the statistic of a window, which is `asked` unless what is measured is a number per second.
+    /// Returns the measured quantity and the statistic of a window. The statistic is `asked`, except for numbers per second.
     pub fn with_statistic(&self, asked: Statistic) -> (&Measured, Statistic) {
         match self {
             Measured::Throughput(of) => (of, Statistic::Throughput),
@@ -165,7 +165,7 @@ impl std::str::FromStr for Measured {
             None if text == "marks" => Ok(Measured::Marks),
             Some(("counter", event)) if !event.is_empty() => Ok(Measured::Counter(event.to_owned())),
             Some(("throughput", of)) => match of.parse()? {
-                Measured::Counter(_) | Measured::Throughput(_) => Err("that is a number per second already".to_owned()),
+                Measured::Counter(_) | Measured::Throughput(_) => Err("this measure is a number per second already".to_owned()),
                 of => Ok(Measured::Throughput(Box::new(of))),
             },
             _ => Err(
@@ -182,6 +182,6 @@ fn statistic() -> impl TypedValueParser<Value = Statistic> {
         ("p99", "The value that 1 % exceed; takes 100 values in a window"),
         ("p99.9", "The value that one in a thousand exceeds; takes 1000 values in a window"),
         ("mean", "The mean of all values"),
-        ("throughput", "Values per second, or what the load generator says of it"),
+        ("throughput", "Values per second, or the rate that the load generator reports"),
     ])
 }

@@ -68,7 +68,7 @@ pub struct PaperOptions {
     /// List the figures
     #[arg(long, conflicts_with = "names")]
     pub list: bool,
-    /// Run the commands that measure the same on this machine, instead of playing the figures; draws what they leave
+    /// Run the commands that measure the same on this machine, instead of playing the figures, and draw their results
     #[arg(long, requires = "names", requires = "output")]
     pub measured: bool,
     /// Print JSON, an object for each figure
@@ -349,7 +349,7 @@ pub struct WorkloadOptions {
     /// Misses per access, such as 33% or 0.33
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub miss_ratio: f64,
-    /// What the task touches
+    /// Kind of memory that the task touches
     #[arg(long, value_parser = touches(), default_value = "data")]
     pub kind: Touches,
     /// Kind of locality that sets the ratio
@@ -384,7 +384,7 @@ pub struct WorkloadOptions {
 /// Returns the share that `text` states, such as `33%` or `0.33`. Fails if it is not from 0 to 1.
 fn ratio(text: &str) -> Result<f64, String> {
     let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
-    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is no share: 33% or 0.33"))?;
+    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is not a share: 33% or 0.33"))?;
     let share = number / scale;
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(format!("{text} is not from 0% to 100%")) }
 }

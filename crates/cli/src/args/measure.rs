@@ -13,10 +13,10 @@ pub struct DoctorOptions {
     /// Take back what --fix has changed
     #[arg(long, group = "change")]
     pub undo: bool,
-    /// Make all of them without asking
+    /// Make all settings without asking
     #[arg(long, requires = "fix")]
     pub yes: bool,
-    /// Make them at every start as well, by files in /etc/sysctl.d and /etc/tmpfiles.d
+    /// Make the settings at every start as well, by files in /etc/sysctl.d and /etc/tmpfiles.d
     #[arg(long, requires = "fix")]
     pub persistent: bool,
     /// Show what --fix or --undo would do, and change nothing
@@ -176,7 +176,7 @@ pub struct DemoTasksetOptions {
 
 /// Parses a polling rate such as `500Hz` or `10kHz`, and returns the time between two polls.
 fn period(text: &str) -> Result<Ns, String> {
-    let wrong = || format!("`{text}` is no rate of 1Hz to 100kHz: 500Hz, 10kHz");
+    let wrong = || format!("`{text}` is not a rate of 1Hz to 100kHz: 500Hz, 10kHz");
     let number = text.strip_suffix("Hz").ok_or_else(wrong)?;
     let (number, scale) = number.strip_suffix('k').map_or((number, 1.0), |number| (number, 1e3));
     let rate = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
@@ -186,7 +186,7 @@ fn period(text: &str) -> Result<Ns, String> {
 /// Parses an address that may be given by its port alone.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let with_port = || text.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
-    text.parse().ok().or_else(with_port).ok_or_else(|| format!("`{text}` is no address: 127.0.0.1:9187, or a port"))
+    text.parse().ok().or_else(with_port).ok_or_else(|| format!("`{text}` is not an address: 127.0.0.1:9187, or a port"))
 }
 
 #[cfg(test)]

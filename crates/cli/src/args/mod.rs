@@ -46,13 +46,13 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
 /// A verb that is a program of its own, `isochrome-NAME`. Help lists it among the others.
 pub struct SeparateVerb {
     pub name: &'static str,
-    /// What it does.
+    /// Description of the verb.
     pub about: &'static str,
     /// How to get the program.
     pub hint: &'static str,
 }
 
-/// The known verbs of this kind.
+/// All known verbs that are programs of their own.
 pub const SEPARATE: [SeparateVerb; 1] = [SeparateVerb {
     name: "sweep",
     about: "Run an experiment over many random task sets (in Python)",
@@ -208,7 +208,7 @@ pub enum Verb {
         after_help = "Examples:\n  isochrome policy check examples/serve/policy.toml\n  isochrome policy diff new.toml\n  isochrome policy explain $(pidof redis-server)\n  isochrome policy join control --pid $(pidof filter)\n  isochrome policy status --json | jq '.classes[].members[] | select(.off_color > 0)'"
     )]
     Policy {
-        /// What to do.
+        /// The operation to carry out.
         #[command(subcommand)]
         verb: PolicyVerb,
     },
@@ -407,7 +407,7 @@ mod tests {
             let [old, new] = [old, new].map(|line| format!("{:?}", parsed(&format!("isochrome {line}")).expect(line)));
             assert_eq!(old, new);
         }
-        let help = |line| parsed(line).expect_err("help is no verb").to_string();
+        let help = |line| parsed(line).expect_err("help is not a verb").to_string();
         assert_eq!(help("isochrome help flood"), help("isochrome help lab flood"));
     }
 

@@ -203,7 +203,7 @@ pub struct ServeOptions {
     pub metrics: Option<SocketAddr>,
 }
 
-/// What `policy` does.
+/// Operations of `policy`.
 #[derive(Debug, Subcommand)]
 pub enum PolicyVerb {
     /// Check a policy, and show which colors each class would get here
@@ -215,7 +215,7 @@ pub enum PolicyVerb {
         #[arg(long, value_name = "N")]
         level: Option<u8>,
     },
-    /// Show what a policy would change in the one in force
+    /// Show the changes that a policy would make to the one in force
     Diff {
         /// Policy to compare
         #[arg(value_name = "FILE", default_value = "/etc/isochrome/policy.toml")]
@@ -229,7 +229,8 @@ pub enum PolicyVerb {
         /// Number of the process
         pid: i32,
     },
-    /// Have the memory server put a process into a class; root may for all, others for their own in classes that name them as clients
+    /// Have the memory server put a process into a class; root may do this for all processes, other users for their own in classes that name them as
+    /// clients
     Join {
         /// Class of the policy
         #[arg(required_unless_present_any = ["oci", "cache"])]
@@ -237,7 +238,7 @@ pub enum PolicyVerb {
         /// Number of the process
         #[arg(long, value_name = "PID", required_unless_present = "oci", value_parser = clap::value_parser!(i32).range(1..))]
         pid: Option<i32>,
-        /// Put all processes of its control group there, also later ones
+        /// Put all processes of its control group into the class, including later ones
         #[arg(long)]
         cgroup: bool,
         /// Only some colors of the class, such as 0-1, where 0 is its first one
@@ -258,7 +259,7 @@ pub enum PolicyVerb {
     ///
     /// A policy that cannot be used is refused with the reason, and the old one stays in force (exit code 1). Root and the server's own user may do this.
     Reload,
-    /// Show the classes in force, with their members and where the pages of these are
+    /// Show the classes in force, with their members and the placement of the members' pages
     Status {
         /// Print JSON
         #[arg(long)]

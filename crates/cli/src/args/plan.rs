@@ -24,10 +24,10 @@ pub struct TaskSetFile {
     /// Time to refill a partition: one of the file (clean, dirty, serial) or another time [default: the longer of clean and dirty]
     #[arg(long, value_name = "TIME")]
     pub refill: Option<RefillChoice>,
-    /// What to assume of the replacement policy, instead of what the file says: lru; or any, for which no tasks can share partitions
+    /// Replacement policy to assume, instead of that in the file: lru; or any, under which no tasks can share partitions
     #[arg(long, value_name = "POLICY")]
     pub replacement: Option<Replacement>,
-    /// Probed machine whose replacement policy to compare with that [default: what the profile says]
+    /// File of a probed machine, whose replacement policy is compared with the assumed one [default: that in the profile]
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
     /// Supply of the CPUs that bounds charge: measured, as `probe` observed it and the file holds it; or full, if no CPU is ever withheld
@@ -39,7 +39,7 @@ pub struct TaskSetFile {
 /// Supply of the CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Supply {
-    /// What a spinning clock saw of each CPU
+    /// Supply of each CPU as a spinning clock observed it
     Measured,
     /// The whole CPU at any time
     Full,
@@ -198,7 +198,7 @@ pub enum Policy {
 /// Condition that a run is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompareWith {
-    /// The same set without partitions
+    /// The task set without partitions
     None,
 }
 

@@ -1,20 +1,20 @@
-//! What belongs to the command line and is no option: environment variables, files and exit codes.
+//! Environment variables, files and exit codes: the parts of the command line that are not options.
 //!
 //! Manual pages and the reference of the book are made from these tables; see `documents`. A test compares them with the sources: every
 //! variable that is read is in them, and no other.
 
 /// One thing that verbs read, write or end with.
 pub struct Entry {
-    /// Name of a variable, path of a file, or exit code. Words in capitals stand for something else, as PID.
+    /// Name of a variable, path of a file, or exit code. Words in capitals, such as PID, stand for a value.
     pub name: &'static str,
-    /// Verbs that it concerns, each with its sub-verbs; empty for all verbs. `!exec` is all but `exec`.
+    /// Verbs that the entry concerns, each with its sub-verbs; empty for all verbs. `!exec` is all but `exec`.
     pub verbs: &'static [&'static str],
-    /// What it means, in whole sentences. Backticks enclose what is typed.
+    /// Meaning of the entry, in whole sentences. Backticks enclose what is typed.
     pub meaning: &'static str,
 }
 
 impl Entry {
-    /// Returns whether it concerns the verb with this path, as `lab filter`.
+    /// Whether the entry concerns the verb with this path, such as `lab filter`.
     pub fn concerns(&self, path: &str) -> bool {
         let verb = path.split(' ').next().unwrap_or_default();
         let is_among = |of: &&str| of.strip_prefix('!').map_or(*of == verb || *of == path, |but| but != verb);
@@ -64,7 +64,9 @@ pub const ENVIRONMENT: &[Table] = &[
             entry(
                 "ISOCHROME_RUNTIME_DIR",
                 &[],
-                "Folder for what lasts until the next boot. Without it: `/run/isochrome` for root; for others `$XDG_RUNTIME_DIR/isochrome`, or `/dev/shm/isochrome-UID` where a session has made no folder for this user alone. Whoever sets it is not shown what root knows of the machine.",
+                "Folder for files that last until the next boot. Without it: `/run/isochrome` for root; for others \
+                 `$XDG_RUNTIME_DIR/isochrome`, or `/dev/shm/isochrome-UID` where a session has made no folder for this user alone. A user \
+                 who sets it does not see root's knowledge of the machine.",
             ),
             entry(
                 "XDG_RUNTIME_DIR",
@@ -74,7 +76,7 @@ pub const ENVIRONMENT: &[Table] = &[
             entry(
                 "PATH",
                 &["exec", "run", "profile", "trace", "compare", "lab", "map", "watch"],
-                "Folders in which programs are looked for that are named without a slash.",
+                "Folders that are searched for programs that are named without a slash.",
             ),
             entry(
                 "ISOCHROME_RESCTRL",
@@ -95,7 +97,8 @@ pub const ENVIRONMENT: &[Table] = &[
             entry(
                 "NOTIFY_SOCKET",
                 &["exec", "serve"],
-                "Socket of the service manager. `serve` reports there when it is ready, reloads and ends. `exec` gives its program a socket of its own and passes on what the program says; `READY=1` is passed on once the program is on its colors.",
+                "Socket of the service manager. `serve` reports there when it is ready, reloads and ends. `exec` gives its program a socket \
+                 of its own and passes on the program's messages; `READY=1` is passed on once the program is on its colors.",
             ),
             entry(
                 "WATCHDOG_USEC",
@@ -137,7 +140,7 @@ pub const ENVIRONMENT: &[Table] = &[
     },
     Table {
         title: "For tests",
-        about: "They take away what the machine has, so that tests see the other case.",
+        about: "They hide features of the machine, so that tests cover machines without them.",
         entries: &[
             entry(
                 "ISOCHROME_WITHOUT_BPF",
@@ -158,9 +161,10 @@ pub const ENVIRONMENT: &[Table] = &[
             entry(
                 "NO_COLOR",
                 &[],
-                "If it is not empty, text has no colors. `CLICOLOR=0` and `TERM=dumb` have the same effect; `CLICOLOR_FORCE=1` keeps colors where the output is no terminal.",
+                "If it is not empty, text has no colors. `CLICOLOR=0` and `TERM=dumb` have the same effect; `CLICOLOR_FORCE=1` keeps colors \
+                 where the output is not a terminal.",
             ),
-            entry("COLUMNS", &[], "Width of help where the output is no terminal, in characters."),
+            entry("COLUMNS", &[], "Width of help where the output is not a terminal, in characters."),
             entry("TMPDIR", &["trace"], "Folder for temporary files, instead of `/tmp`."),
             entry(
                 "RAYON_NUM_THREADS",
@@ -175,7 +179,7 @@ pub const ENVIRONMENT: &[Table] = &[
 pub const FILES: &[Table] = &[
     Table {
         title: "Configuration",
-        about: "isochrome reads no file of settings. Everything is said on the command line, but for the policy of the memory server.",
+        about: "isochrome reads no file of settings. All settings are on the command line, except for the policy of the memory server.",
         entries: &[
             entry("/etc/isochrome/policy.toml", &["serve", "policy"], "The policy, unless another file is named."),
             entry("/etc/passwd", &["serve", "policy"], "Names of users in the policy."),
@@ -183,7 +187,9 @@ pub const FILES: &[Table] = &[
     },
     Table {
         title: "The runtime folder",
-        about: "Holds what is known of the machine, who has which colors, and journals from which the next command restores what a killed one left. It is believed only if nobody but its user and root can write it. It lies in memory and is gone after a boot. Users other than root have one of their own: see ISOCHROME_RUNTIME_DIR.",
+        about: "Holds facts about the machine, the owners of colors, and journals with which the next command undoes the changes of a \
+        killed one. It is trusted only if nobody but its user and root can write to it. It lies in memory, so that a boot removes it. Users \
+        other than root have one of their own: see ISOCHROME_RUNTIME_DIR.",
         entries: &[
             entry(
                 "/run/isochrome/palette-lN",
@@ -203,7 +209,8 @@ pub const FILES: &[Table] = &[
             entry(
                 "/run/isochrome/recolor-PID.json",
                 MOVERS,
-                "Journal of pages being moved: what has to be restored in the process PID if isochrome is killed. `isochrome recolor PID --repair` does.",
+                "Journal of pages being moved: the state to restore in the process PID if isochrome is killed. `isochrome recolor PID \
+                 --repair` restores it.",
             ),
             entry(
                 "/run/isochrome/colors-PID.json",
@@ -266,7 +273,7 @@ pub const FILES: &[Table] = &[
     },
     Table {
         title: "Interfaces of the kernel",
-        about: "What a run changes is put back at its end, or by the next command of any kind if the run was killed.",
+        about: "Changes of a run are undone at its end, or by the next command of any kind if the run was killed.",
         entries: &[
             entry(
                 "/proc/self/pagemap, /proc/PID/pagemap",
@@ -284,7 +291,7 @@ pub const FILES: &[Table] = &[
             entry(
                 "/dev/userfaultfd",
                 MOVERS,
-                "Opened inside of the process whose pages are moved, where userfaultfd(2) is not allowed to it.",
+                "Opened inside the process whose pages are moved, if the process may not use userfaultfd(2).",
             ),
             entry("/sys/devices/system", &[], "Read: CPUs, caches, governors, isolation, the clock."),
             entry(
@@ -295,7 +302,7 @@ pub const FILES: &[Table] = &[
             entry(
                 "/sys/kernel/mm, /sys/module/page_reporting, /sys/bus/virtio",
                 &["doctor", "probe", "serve"],
-                "Read: what moves, merges or takes away pages: huge pages, KSM, balloons.",
+                "Read: the mechanisms that move, merge or take away pages: huge pages, KSM, balloons.",
             ),
             entry(
                 "/sys/fs/resctrl/isochrome-*",
@@ -345,7 +352,7 @@ pub const FILES: &[Table] = &[
             entry(
                 "/proc/pressure/memory, /proc/vmstat, /proc/loadavg",
                 &["serve"],
-                "Read: whether memory is short, pages have been moved or programs started since the last look.",
+                "Read: whether memory is short, pages have been moved or programs started since the last reading.",
             ),
             entry(
                 "/dev/net/tun",
@@ -365,26 +372,29 @@ pub const EXITS: &[Table] = &[
             entry(
                 "0",
                 ANSWERING,
-                "Success. What was asked for is done, and all requirements hold. Help and the version end with 0, and so does a command whose output nobody reads any more.",
+                "Success. The request was carried out, and all requirements hold. Help and the version end with 0, and so does a command \
+                 whose output was closed by its reader.",
             ),
             entry(
                 "1",
                 ANSWERING,
-                "Error: wrong arguments, a file that cannot be used, or a machine that does not allow what was asked for. The message says why, and what to do (`hint:`).",
+                "Error: wrong arguments, a file that cannot be used, or a machine that does not allow the request. The message gives the \
+                 reason and a remedy (`hint:`).",
             ),
             entry("2", &["run", "demo"], "Violated: a job exceeded its bound or its deadline."),
             entry("2", &["plan", "analyze"], "Violated: the set is not schedulable."),
             entry(
                 "2",
                 &["lab"],
-                "Violated: a threshold of the experiment is exceeded, as by a flood that leaves lines (`lab flood --verify`).",
+                "Violated: a threshold of the experiment is exceeded, for example by a flood that leaves lines (`lab flood --verify`).",
             ),
             entry("2", &["map"], "Violated: the palette is wrong (`map --verify`)."),
             entry("2", &["simulate"], "Violated: the full simulator counts otherwise (`simulate curve --verify`)."),
             entry(
                 "3",
                 &["analyze", "compare", "demo", "lab", "map", "palette", "plan", "profile", "recolor", "run", "watch"],
-                "Inconclusive: no conclusion can be drawn, because the machine was too noisy, a measurement contradicts what the bounds assume, or the command was interrupted. An answer, not an error.",
+                "Inconclusive: no conclusion can be drawn, because the machine was too noisy, a measurement contradicts an assumption of \
+                 the bounds, or the command was interrupted. This is an answer, not an error.",
             ),
         ],
     },

@@ -5,8 +5,8 @@ use clap::Command;
 /// Width of the help, in columns.
 const WIDTH: usize = 80;
 
-/// Returns `command` with the examples of its help, and of that of its verbs, broken as a shell allows, so that they fit into [`WIDTH`] columns
-/// and can still be copied.
+/// Returns `command` with the examples in its help, and in the help of its verbs, broken into lines of at most [`WIDTH`] columns. The examples are
+/// broken as a shell allows, so that they can still be copied.
 pub fn fitted(command: Command) -> Command {
     let help = command.get_after_help().map(|help| broken(&help.to_string()));
     help.into_iter().fold(command, Command::after_help).mut_subcommands(fitted)
@@ -23,7 +23,7 @@ fn broken(help: &str) -> String {
                 quoted ^= *c == '\'';
                 *c == ' ' && !quoted
             });
-            // The indentation is no place to break, and ` \\` has to fit behind the rest.
+            // The indentation is not a place to break, and ` \\` has to fit behind the rest.
             let within = |at: &usize| *at > 8 && rest[..*at].chars().count() <= WIDTH - 2;
             let Some(at) = spaces.map(|(at, _)| at).filter(within).last() else { break };
             let (now, later) = rest.split_at(at);

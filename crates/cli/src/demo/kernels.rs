@@ -18,7 +18,7 @@ use crate::{evidence, files, hints, results};
 
 /// Number of blocks of each condition, and number of jobs of each kind in a block.
 const AMOUNT: (u32, u32) = (60, 10);
-/// The same for `--quick`.
+/// Amount for `--quick`: number of blocks of each condition, and number of jobs of each kind in a block.
 const QUICK_AMOUNT: (u32, u32) = (8, 5);
 
 /// Time slices of the matrix multiplication, in microseconds. [Liedtke1997, Fig. 7]

@@ -66,7 +66,7 @@ pub fn run_all(options: &DemoTasksetOptions, carry_out: fn(Verb) -> Result<Verdi
             break;
         }
     }
-    eprintln!("\n[{:3.0} s] all of it is in {}", begin.elapsed().as_secs_f64(), folder.display());
+    eprintln!("\n[{:3.0} s] all results are in {}", begin.elapsed().as_secs_f64(), folder.display());
     Ok(verdict)
 }
 

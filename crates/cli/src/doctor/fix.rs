@@ -25,18 +25,18 @@ pub fn fix(options: &DoctorOptions) -> Result<Verdict> {
         ensure_root("--fix")?;
         ensure!(
             options.yes || io::stdin().is_terminal(),
-            "doctor --fix asks before each setting, and standard input is no terminal\n  hint: --yes sets all; --dry-run shows them"
+            "doctor --fix asks before each setting, and standard input is not a terminal\n  hint: --yes sets all; --dry-run shows them"
         );
     }
     let fixes = harmless(&examine(INTERVAL).checks, &files);
     if options.dry_run {
         print(&fixes.iter().map(|fix| format!("would set {}\n", described(fix))).collect::<String>())?;
         if fixes.is_empty() {
-            print("nothing to set: every harmless setting is made\n")?;
+            print("nothing to do: all harmless settings are made already\n")?;
         }
         if options.persistent {
             Changes::read(&files, &folder)?.can_persist()?;
-            print("would make what is set at every start as well\n")?;
+            print("would also make these settings at every start\n")?;
         }
         return Ok(Verdict::Holds);
     }
@@ -46,7 +46,7 @@ pub fn fix(options: &DoctorOptions) -> Result<Verdict> {
         changes.can_persist()?;
     }
     if fixes.is_empty() {
-        print("nothing to set: every harmless setting is made\n")?;
+        print("nothing to do: all harmless settings are made already\n")?;
     }
     let outcome = make(&mut changes, &fixes, |fix| if options.yes { Ok(true) } else { asked(fix) });
     match outcome.made {
@@ -77,15 +77,15 @@ pub fn fix(options: &DoctorOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// What [`make`] did.
+/// Outcome of [`make`].
 struct Outcome {
     made: usize,
     failed: usize,
-    /// Why the rest was not tried.
+    /// Reason why the remaining fixes were not tried.
     stopped: Option<anyhow::Error>,
 }
 
-/// Makes those of `fixes` to which `agrees` agrees. A setting that the kernel refuses is reported, and the others are made.
+/// Makes the `fixes` for which `agrees` returns true. A setting that the kernel refuses is reported, and the others are made.
 fn make(changes: &mut Changes, fixes: &[Fix], mut agrees: impl FnMut(&Fix) -> Result<bool>) -> Outcome {
     let mut outcome = Outcome { made: 0, failed: 0, stopped: None };
     for fix in fixes {
@@ -122,7 +122,7 @@ pub fn undo(dry_run: bool) -> Result<Verdict> {
         Changes::lock(&files, &folder)?
     };
     if changes.is_empty() {
-        print("nothing to undo: doctor --fix has changed nothing, or all is undone\n")?;
+        print("nothing to undo: doctor --fix has changed nothing, or everything is undone already\n")?;
         return Ok(Verdict::Holds);
     }
     let undone = changes.undo()?;
@@ -159,7 +159,7 @@ fn described(fix: &Fix) -> String {
     format!("{}: {} -> {}   ({})", fix.setting.name(), fix.before, fix.setting.value, fix.check)
 }
 
-/// Asks on the terminal whether `fix` should be made. Everything but a yes is a no.
+/// Asks on the terminal whether `fix` should be made. Any answer but yes counts as no.
 fn asked(fix: &Fix) -> Result<bool> {
     print(&format!(
         "{}: {}\n  {}: {} -> {}\n  set it? [y/N] ",
@@ -186,7 +186,7 @@ fn line_of_terminal() -> Result<String> {
     loop {
         if interrupted() {
             print("\n")?;
-            bail!("interrupted at a question\n  hint: what was set before it stays until `isochrome doctor --undo`");
+            bail!("interrupted at a question\n  hint: settings made before it stay until `isochrome doctor --undo`");
         }
         match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&LOOK)) {
             Ok(0) | Err(Errno::INTR) => {}
@@ -213,7 +213,7 @@ mod tests {
         ("proc/sys/kernel/numa_balancing", "1\n"),
     ];
 
-    /// Makes those settings of a made-up machine to which `agrees` agrees, and returns the number made and the texts afterwards.
+    /// Makes the settings of a made-up machine for which `agrees` returns true, and returns the number made and the texts afterwards.
     fn after(agrees: impl Fn(&Fix) -> bool) -> (usize, Vec<String>) {
         let (root, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for (file, text) in SETTINGS {

@@ -29,7 +29,7 @@ pub fn pages() -> Vec<(String, String)> {
             ENVIRONMENT,
         ),
         ("files.md", "Files", "Files and interfaces of the kernel that the tool reads, writes or changes.", FILES),
-        ("exit-codes.md", "Exit codes", "What the exit code of a command says.", EXITS),
+        ("exit-codes.md", "Exit codes", "Meaning of the exit code of a command.", EXITS),
     ] {
         pages.push((file.to_owned(), tables_page(title, about, tables)));
     }
@@ -145,7 +145,7 @@ fn row(entry: &Entry, page: &mut String) {
     let _ = writeln!(page, "| {} | {} |", code(entry.name), prose(entry.meaning));
 }
 
-/// Returns `names`, which may be several with commas between them, as what is typed.
+/// Formats `names`, which may be several with commas between them, as code.
 fn code(names: &str) -> String {
     names.split(", ").map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
@@ -161,7 +161,7 @@ fn link(verb: &str) -> String {
     }
 }
 
-/// Returns plain text as Markdown: what is typed stays as it is, as do options, and signs that Markdown would interpret are escaped.
+/// Returns plain text as Markdown: code and options stay as they are, and characters that Markdown would interpret are escaped.
 fn prose(text: &str) -> String {
     let option = Regex::new("--[a-z][a-z-]*").expect("a valid pattern");
     let signs = Regex::new(r"[<*|]").expect("a valid pattern");

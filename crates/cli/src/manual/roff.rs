@@ -1,4 +1,4 @@
-//! Manual pages: what clap_mangen makes of the options, and around it what it does not know.
+//! Manual pages: the options as clap_mangen formats them, with the sections that it does not know around them.
 
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
@@ -79,7 +79,7 @@ fn section(page: &mut Roff, title: &str, tables: &[Table], path: &str) {
     }
 }
 
-/// Returns `text` with bold type for what is typed.
+/// Returns `text` with bold type for the parts in backticks.
 fn inline(text: &str) -> Vec<Inline> {
     typed(text).map(|(is_typed, piece)| if is_typed { bold(piece) } else { roman(piece) }).collect()
 }

@@ -10,7 +10,8 @@ use serde_json::Value;
 pub fn page(schemas: &[(String, Value)]) -> String {
     let mut page = String::from(
         "# Keys of all JSON\n\n<!-- Made from the types: `ISOCHROME_WRITE_SCHEMAS=1 cargo test -p isochrome-cli schemas`. -->\n\n\
-         What the keys of each object mean, as paths for `jq`: `a.b` is the key `b` of the object `a`, `a[]` each element of an array, and `a.*` the \
+         Meaning of the keys of each object, as paths for `jq`: `a.b` is the key `b` of the object `a`, `a[]` each element of an array, and \
+         `a.*` the \
          value of any key. A path without a type holds what the rows below it say. [JSON](json.md) says which command prints which object.\n",
     );
     for (id, schema) in schemas {
@@ -66,7 +67,7 @@ fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     name.map_or(schema, |name| &root["$defs"][name])
 }
 
-/// Returns what `schema` says of itself, or else what its definition says.
+/// Returns the description in `schema`, or else the one in its definition.
 fn description<'a>(schema: &'a Value, root: &'a Value) -> &'a str {
     schema["description"].as_str().or(resolved(schema, root)["description"].as_str()).unwrap_or_default()
 }

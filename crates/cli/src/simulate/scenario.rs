@@ -31,13 +31,13 @@ pub fn run(path: &Path, svg: &Option<PathBuf>, output: &Output) -> Result<()> {
     let outcome = scenario::run(&scenario, &machine, &mut open, &mut go_on).with_context(|| format!("{shown}"))?;
     bar.finish_and_clear();
     if interrupt::interrupted() {
-        eprintln!("interrupted: this is how far it went");
+        eprintln!("interrupted: these are the results so far");
     }
     files::write_if(svg, || figure::interference(&outcome))?;
     files::leave(output, &files::versioned(SCENARIO_SCHEMA, &outcome), || outcome_text(&outcome, files::width()))
 }
 
-/// What is counted for each level.
+/// Headings of the counts for each level.
 const HEADS: [&str; 9] =
     ["level", "accesses", "misses", "cold", "capacity", "conflict", "extrinsic", "lost", "write-backs"];
 

@@ -34,7 +34,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the names of the checks that `doctor --fix` mends.
+/// Returns the names of the checks that `doctor --fix` can fix.
 fn fixable(folder: &Path) -> Vec<String> {
     let found: Value = serde_json::from_slice(&doctor(folder, &["--json"]).stdout).expect("doctor prints JSON");
     let checks = found["checks"].as_array().expect("checks").iter();
@@ -42,7 +42,7 @@ fn fixable(folder: &Path) -> Vec<String> {
     all.map(|check| check["name"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Takes back what was made, also if the test fails.
+/// Undoes the changes of `doctor --fix` when it is dropped, also if the test fails.
 struct Undo<'a>(&'a Path);
 
 impl Drop for Undo<'_> {

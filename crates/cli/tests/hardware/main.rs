@@ -1,9 +1,8 @@
 //! Tests of the command on the machine that they run on.
 //!
-//! A shared machine can be too noisy to measure on. So these tests assert what must hold of any answer: its files, its form, and that the
-//! tool says when it is not sure. Of the measurement they assert only what the tool itself calls conclusive. A test that needs a
-//! conclusion, or an answer that the machine cannot give, is reported as ignored with the reason. `HARDWARE_REQUIRED=1` makes that a
-//! failure.
+//! A shared machine can be too noisy to measure on. So these tests assert what must hold of any answer: its files, its form, and that the tool says
+//! when it is not sure. They assert a measured result only if the tool itself calls it conclusive. A test that needs a conclusion, or an answer that
+//! the machine cannot give, is reported as ignored with the reason. `HARDWARE_REQUIRED=1` makes that a failure.
 
 mod costs;
 mod doctoring;

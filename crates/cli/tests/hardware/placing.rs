@@ -127,7 +127,7 @@ pub fn exec_stands_aside() -> Outcome {
             let mut recolor = isochrome(&["recolor", pid.trim(), "--colors", colors, "--json"]);
             recolor.env("ISOCHROME_RUNTIME_DIR", folder.path());
             let recolored = output(recolor);
-            // `exec` checks the pages several times meanwhile.
+            // `exec` checks the pages several times in this period.
             std::thread::sleep(Duration::from_millis(500));
             recolored
         })

@@ -56,7 +56,7 @@ pub fn watch_unprivileged() -> Outcome {
     assert!(named("sh") >= 1 && named("sleep") >= 4 && named("sh") + named("sleep") == tasks.len(), "{result}");
     assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0 && task["ended"] == true), "{result}");
     assert!(tasks.iter().all(|task| task["counts"].is_null()), "{result}");
-    assert!(result["notes"][0].as_str().unwrap().contains("is all that is reported to this user"), "{result}");
+    assert!(result["notes"][0].as_str().unwrap().contains("reports to this user only"), "{result}");
     let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
     assert!(String::from_utf8_lossy(&report.stdout).contains("What tasks did over time"));
 

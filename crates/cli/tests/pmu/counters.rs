@@ -1,4 +1,4 @@
-//! Counters by a script: what they count, and what goes wrong with them.
+//! Counters of the processor that a script answers: what they count, and their defects.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ const NS_PER_READING: u64 = 1_000_000;
 /// Number of misses in the second test of a counter, a walk over 262 144 lines. Some lines are hit.
 pub const PROVED_MISSES: u64 = 250_000;
 
-/// What an event counts, and how it is read.
+/// An event: what it counts, and how it is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
     kind: u32,
@@ -60,7 +60,7 @@ impl Attributes {
     }
 }
 
-/// What is wrong with the counters.
+/// A defect of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Defect {
     #[default]
@@ -82,7 +82,7 @@ pub enum Defect {
     JumpsBack(u64),
     /// This reading of a group and all later ones find it taken off the hardware.
     Gone(u64),
-    /// The same for the second reading of counters of other threads than that which opens them.
+    /// The second reading of the counters of other threads than the opening one, and all later readings, find these counters taken off the hardware.
     GoneFromOthers,
 }
 
@@ -99,11 +99,11 @@ struct Group {
 #[derive(Default)]
 pub struct Pmu {
     pub defect: Defect,
-    /// What events of these raw codes count between two readings.
+    /// Counts between two readings of the events with these raw codes.
     pub counts: HashMap<u64, u64>,
-    /// What all others count, unless a cache says it.
+    /// Counts between two readings of all other events, unless a cache has counted the misses.
     pub misses: u64,
-    /// Raw codes of events, and the tracepoint that stands for each where the kernel itself reads the counters.
+    /// Raw codes of events, each with the tracepoint that stands for it where the kernel itself reads the counters.
     pub stand_ins: HashMap<u64, u64>,
     /// The tracepoint that stands for all other events.
     pub other_stand_in: Option<u64>,

@@ -1,4 +1,4 @@
-//! What `doctor` says of the counters.
+//! Tests of the messages of `doctor` about counters.
 
 use nix::libc;
 

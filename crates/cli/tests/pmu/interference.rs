@@ -13,7 +13,7 @@ use crate::trial::{NotRun, Outcome};
 /// counts in a run.
 const COUNTED: [(u64, u64); 4] = [(0x0729, 1000), (0x0143, 80), (0x0243, 15), (0x4843, 5)];
 
-/// Returns what is measured of two shells that count. Nobody is given a part of the cache, so that nothing depends on the machine's.
+/// Returns the result of measuring two shells that count. Nobody is given a part of a cache, so the result does not depend on the machine's caches.
 fn measured(machine: &mut Machine) -> Result<Value, NotRun> {
     machine.kernel.pmu.counts = HashMap::from(COUNTED);
     let script = machine.folder.path().join("counts");

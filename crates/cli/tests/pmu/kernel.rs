@@ -9,13 +9,13 @@ use super::cache::{Cache, PAGE_BYTES, PRESENT};
 use super::counters::{Attributes, Pmu};
 use super::tracee::Call;
 
-/// What is to be done at the end of a system call.
+/// Action at the end of a system call.
 pub enum After {
     /// The program gets this result.
     Answer(i64),
     /// The program gets a descriptor of counter `Attributes` in the group of a leader, in place of the one for an event of the kernel.
     Opened(Attributes, Option<i32>),
-    /// The kernel has opened an event that stands for a counter; these bytes were changed.
+    /// The kernel has opened an event that stands for a counter; these are the original bytes of the changed attributes.
     StoodIn(u64, Vec<u8>),
     /// Memory of the size of the memory under test was mapped.
     Mapped,
@@ -26,7 +26,7 @@ pub enum After {
     Nothing,
 }
 
-/// What the kernel is asked, and its answers.
+/// The kernel as the traced program sees it: its counters, its files, and its answers.
 pub struct Kernel {
     pub pmu: Pmu,
     pub cache: Option<Cache>,

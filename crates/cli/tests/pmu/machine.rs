@@ -29,12 +29,12 @@ pub struct Machine {
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// Returns the frame of a page: all colors, in no order.
+/// Returns the frame of a page. The frames have all colors, in no order.
 fn frame(page: u64) -> u64 {
     (1 << 20) + (page * 1237 + 17) % 2048
 }
 
-/// Returns the color of a page, if frames have the colors that `color` says.
+/// Returns the color of a page by its frame, whose color the function `color` returns.
 pub fn color_of(page: u64, color: fn(u64) -> usize) -> usize {
     color(frame(page))
 }
@@ -44,7 +44,7 @@ pub fn low_bits(frame: u64) -> usize {
     (frame % COLORS as u64) as usize
 }
 
-/// Returns the color of a frame by a hash of its bits, which no single bits show.
+/// Returns the color of a frame by a hash of its bits. No single bit decides the color.
 pub fn hashed(frame: u64) -> usize {
     let parity = |mask: u64| (frame & mask).count_ones() as usize & 1;
     parity(0b1001001) + 2 * parity(0b0110010)
@@ -86,7 +86,7 @@ impl Machine {
         Machine { folder, kernel, environment: Vec::new() }
     }
 
-    /// Returns the machine with a second level that has pages of the color that `color` says.
+    /// Returns the machine with a second cache level that holds pages of the colors that the function `color` returns.
     pub fn with_colors(mut self, color: fn(u64) -> usize) -> Machine {
         self.kernel.cache = Some(Cache::new(WAYS, COLORS, color, frame, MEMORY_BYTES));
         self

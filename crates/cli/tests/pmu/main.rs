@@ -1,10 +1,10 @@
-//! What needs counters of the processor, on counters that a script answers: right ones, and with the defects that were seen or are to be
-//! expected.
+//! Tests of the code that needs counters of the processor. A script answers for the counters: correct ones, and ones with the defects that were seen
+//! or are to be expected.
 //!
-//! The kernel is asked for counters by system calls, and a debugger answers those ([`tracee`]). A group of counters that the program reads
-//! itself counts by a script ([`counters`]); what misses a cache follows from the pages that the program has really touched ([`cache`]). For
-//! counters that the kernel reads, at switches of a CPU, the debugger has it count tracepoints that stand for accesses and misses
-//! ([`programs`]). So all code of the tool runs as it is, on the machine's kernel; what is never seen here is that a processor counts.
+//! The kernel is asked for counters by system calls, and a debugger answers those ([`tracee`]). A group of counters that the program reads itself
+//! counts by a script ([`counters`]); what misses a cache follows from the pages that the program has really touched ([`cache`]). For counters that
+//! the kernel reads, at switches of a CPU, the debugger has it count tracepoints that stand for accesses and misses ([`programs`]). So all code of
+//! the tool runs unchanged on the machine's kernel. Only the counting by a processor is not tested here.
 
 #[cfg(target_arch = "x86_64")]
 mod cache;

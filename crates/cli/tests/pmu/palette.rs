@@ -16,7 +16,7 @@ fn survey<'a>(by: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&arguments[..], more].concat()
 }
 
-/// Where nothing is known of frame numbers but what eviction tests say: a hash of their bits is found, and no page has a wrong color.
+/// A hash of the frame bits is found by eviction tests alone, and no page has a wrong color.
 pub fn by_counters() -> Outcome {
     let mut machine = Machine::new(Defect::None).with_colors(hashed);
     let path = machine.folder.path().join("samples.json").display().to_string();
@@ -53,7 +53,7 @@ pub fn methods_agree() -> Outcome {
     Ok(())
 }
 
-/// Frame bits that say nothing of the cache are contradicted by counters, which take their place if no method was asked for.
+/// Frame bits that do not decide the color are contradicted by counters. The counters replace them if no method was asked for.
 pub fn wrong_bits() -> Outcome {
     let mut machine = Machine::new(Defect::None).with_colors(hashed);
     let output = machine.output(&survey("bits", &[]))?;
@@ -95,7 +95,7 @@ pub fn defects() -> Outcome {
     Ok(())
 }
 
-/// Frame bits are not taken for confirmed by counters that can no longer be read.
+/// Frame bits do not count as confirmed if the counters can no longer be read.
 pub fn unconfirmed_bits() -> Outcome {
     // While the groups of the bits are tested, and while a sample of the pages is.
     for reading in [200, 600] {
@@ -108,7 +108,7 @@ pub fn unconfirmed_bits() -> Outcome {
     Ok(())
 }
 
-/// What does not spoil a survey: fewer counters than others have, a dead sixth one, and a single count that goes back.
+/// A survey succeeds with fewer counters than usual, with a dead sixth counter, and with a single count that goes back.
 pub fn usable() -> Outcome {
     for defect in [Defect::Few(1), Defect::Few(4), Defect::DeadSlot(5), Defect::JumpsBack(1000)] {
         let mut machine = Machine::new(defect).with_colors(low_bits);

@@ -39,12 +39,13 @@ pub fn run() -> bool {
     true
 }
 
-/// Returns the command of a program with two threads on `cpu`. None of the accesses of the first one misses, and half of those of the other.
+/// Returns the command of a program with two threads on `cpu`. No access of the first thread misses, and half of the accesses of the other thread
+/// miss.
 pub fn of_two_threads(cpu: u32) -> [String; 3] {
     [this(), TWO_THREADS.to_owned(), cpu.to_string()]
 }
 
-/// Returns the command of a program each of whose jobs, a line each, misses so often.
+/// Returns the command of a program whose jobs have `misses` misses each. A job begins at each line of input.
 pub fn of_jobs(misses: u64) -> [String; 3] {
     [this(), JOBS.to_owned(), misses.to_string()]
 }

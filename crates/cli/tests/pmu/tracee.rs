@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub struct Call<'a> {
     pub number: i64,
     pub arguments: [u64; 6],
-    /// What the call returns: a value, or a negative error number.
+    /// Return value of the call, or a negative error number.
     pub result: i64,
     /// Address in the thread's stack below which nothing is in use.
     pub free_stack: u64,
@@ -150,7 +150,7 @@ impl Tracer<'_> {
                 WaitStatus::Stopped(pid, signal) => (pid, Some(signal)),
                 _ => continue,
             };
-            // The thread may have been killed meanwhile.
+            // The thread may have been killed since then.
             match ptrace::syscall(pid, signal) {
                 Ok(()) | Err(Errno::ESRCH) => {}
                 Err(error) => panic!("{pid}: {error}"),
@@ -185,7 +185,7 @@ impl Tracer<'_> {
             (registers.rdi, registers.rsi, registers.rdx) = (before.rdi, before.rsi, before.rdx);
             (registers.r10, registers.r8, registers.r9) = (before.r10, before.r8, before.r9);
         }
-        // The thread may have been killed meanwhile.
+        // The thread may have been killed since then.
         let _ = ptrace::setregs(pid, registers);
     }
 }

@@ -22,7 +22,8 @@ fn counts(result: &Value, name: &str) -> [u64; 2] {
     ["accesses", "misses"].map(|of| task["counts"][of].as_u64().unwrap_or_else(|| panic!("{task}")))
 }
 
-/// By a program in the kernel, or by rings if it runs none: none of the accesses of one thread misses, and half of those of the other.
+/// No access of one thread misses, and half of those of the other. The counts come from a program in the kernel, or from rings if the kernel runs no
+/// such program.
 fn attributed(mut machine: Machine, source: &str) -> Outcome {
     let result = watched(&mut machine, &[])?;
     if result["source"] != source {
@@ -49,7 +50,8 @@ pub fn by_rings() -> Outcome {
     attributed(machine, "rings of performance events")
 }
 
-/// Tasks that poll put all counts since the last poll down to the thread that they interrupt, the right one or not: none is counted twice.
+/// A task that polls attributes all counts since the last poll to the thread that it interrupts. That can be the wrong thread, but nothing is counted
+/// twice.
 pub fn by_polling() -> Outcome {
     let result = watched(&mut Machine::new(Defect::None), &["--poll", "1kHz"])?;
     let [[accesses, misses], [others, other_misses]] = [counts(&result, "hits"), counts(&result, "misses")];
@@ -59,7 +61,7 @@ pub fn by_polling() -> Outcome {
     Ok(())
 }
 
-/// Where the counters cannot be trusted, times and switches are reported without counts, with the reason.
+/// If the counters cannot be trusted, times and switches are reported without counts, with the reason.
 pub fn uncounted() -> Outcome {
     let cases = [
         (Defect::Few(3), "4 events were requested, 3 counters work here"),

@@ -164,7 +164,7 @@ fn sites(fixture: &Fixture, pid: u32) -> Result<BTreeMap<String, (String, Vec<us
     Ok(sites)
 }
 
-/// What became of the faults at one site.
+/// Outcome of the faults at one site.
 #[derive(Default)]
 struct Tally {
     calls: usize,
@@ -249,7 +249,7 @@ fn fail(
     Ok(())
 }
 
-/// Checks that a program goes on unharmed whichever system call of a recoloring fails, and that the tool says something, or succeeds.
+/// Checks that a program continues unharmed whichever system call of a recoloring fails, and that the tool either reports the failure or succeeds.
 ///
 /// Recolorings differ in how many calls they make, thousands of them reads of /proc. So each site fails with each error: at its first call, then, where
 /// that met another site, at others.

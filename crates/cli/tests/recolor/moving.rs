@@ -31,7 +31,7 @@ pub fn opening(fixture: &Fixture) -> Outcome {
         assert!(begin.elapsed() < Duration::from_secs(10), "the program does not wait");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // This selects the move method that is dangerous for memory that the kernel writes to meanwhile.
+    // This selects the move method that is dangerous for memory that the kernel writes to during a move.
     let (report, moved) = fixture.moved(process.id(), "0-3", |command| {
         command.env("ISOCHROME_WITHOUT_MOVE", "1");
     });
@@ -43,7 +43,7 @@ pub fn opening(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Checks that a part of the pages ends with the pause in which its time has passed, and leaves the rest to the next one.
+/// Checks that a recoloring of a part of the pages ends with the pause in which its time runs out, and leaves the other pages to the next recoloring.
 pub fn in_parts(fixture: &Fixture) -> Outcome {
     let target = fixture.target("alone")?;
     target.goes_on();

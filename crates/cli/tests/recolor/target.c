@@ -344,7 +344,7 @@ static void *reads_by_ring(void *argument) {
         for (unsigned done = 0; done < SLOTS;) {
             unsigned head = *ring.cq_head;
             if (head == __atomic_load_n(ring.cq_tail, __ATOMIC_ACQUIRE)) {
-                /* A wait that is broken off is no failure: the ring is looked at again. */
+                /* An interrupted wait is not a failure: the ring is looked at again. */
                 syscall(SYS_io_uring_enter, ring.descriptor, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
                 continue;
             }

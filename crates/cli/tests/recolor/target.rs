@@ -153,7 +153,7 @@ impl Drop for Target {
 
 /// Runs a command that must succeed once every thread of the program can be stopped, and returns its output.
 ///
-/// One thread of the target joins huge pages. Meanwhile it waits for the kernel's own threads, and no signal reaches it. The tool must report
+/// One thread of the target joins huge pages. While it does, it waits for the kernel's own threads, and no signal reaches it. The tool must report
 /// that and change nothing. This function tries again until the thread can be stopped; any other failure fails the test.
 pub fn succeeding(mut command: Command) -> Output {
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! Torture tests: a program that checks its own memory is recolored again and again, and the tool is killed meanwhile.
+//! Torture tests: a program that checks its own memory is recolored again and again, and the tool is killed while it works.
 
 use std::fs;
 use std::process::{Command, Stdio};

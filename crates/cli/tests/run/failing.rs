@@ -1,4 +1,4 @@
-//! Tests of what goes wrong: programs that fail, a full disk, and plans that are refused.
+//! Tests of failures: programs that fail, a full disk, and plans that are refused.
 
 use std::fs;
 use std::process::Command;
@@ -68,7 +68,7 @@ pub fn full_disk(fixture: &Fixture) -> Outcome {
     let jobs = fs::read_to_string(small.join("jobs.csv"));
     assert!(Command::new("umount").arg(&small).status().unwrap().success());
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("could not be written any more") && stderr.contains("hint:"), "{stderr}");
+    assert!(stderr.contains("further jobs could not be written") && stderr.contains("hint:"), "{stderr}");
     let jobs = jobs.unwrap();
     assert!(jobs.ends_with('\n') && jobs.lines().count() > 100, "{}", jobs.lines().count());
     assert!(jobs.lines().all(|line| line.split(',').count() == JobRecord::CSV_HEADER.split(',').count()));

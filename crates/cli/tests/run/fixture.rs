@@ -1,4 +1,4 @@
-//! Fixture of the tests of `isochrome run`: a program to run, plans for it, and what a run leaves behind.
+//! Fixture of the tests of `isochrome run`: a program to run, plans for it, and checks of the journals and processes that a run leaves behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -149,7 +149,7 @@ pub struct Task {
     pub program: Value,
 }
 
-/// Evidence of a run, and how long CPUs were withheld meanwhile.
+/// Evidence of a run, and how long CPUs were withheld during the run.
 pub struct Evidence {
     pub run: Value,
     pub code: i32,

@@ -35,7 +35,7 @@ pub struct Stalls {
     pub longest: Duration,
     /// Sum of the times of all CPUs.
     pub total: Duration,
-    /// Time that passed meanwhile.
+    /// Length of the measurement.
     pub of: Duration,
 }
 

@@ -183,8 +183,8 @@ pub fn groups(
 }
 
 impl Group {
-    /// Moves the pages that the set evicts from `pages` to the members. If the group already has enough members, evicted pages are removed
-    /// from `pages` without confirmation and become no members.
+    /// Moves the pages that the set evicts from `pages` to the members. If the group already has enough members, evicted pages are removed from
+    /// `pages` without confirmation and do not become members.
     ///
     /// `colors`: number of colors among `pages`.
     fn take_from(

@@ -87,7 +87,8 @@ pub enum ColorError {
     },
     /// A cache loses its contents by itself, so fast that most eviction tests are disturbed.
     #[error(
-        "this CPU's cache loses its contents by itself: in {disturbed} of {tests} eviction tests pages were gone that nothing competed with\n  hint: try again when the machine is less busy, or on another CPU"
+        "this CPU's cache loses its contents by itself: in {disturbed} of {tests} eviction tests, pages were evicted although nothing \
+         competed with them\n  hint: try again when the machine is less busy, or on another CPU"
     )]
     CacheUnsteady {
         /// Number of tests that were disturbed.
@@ -113,7 +114,7 @@ pub enum ColorError {
     #[error("the helper that times them does not answer\n  hint: try again when the machine is less busy")]
     NoAnswer,
     /// The memory of a process through which its helper receives requests cannot be read or written.
-    #[error("what its memory says of them cannot be read or written: {source}\n  hint: has it ended?")]
+    #[error("its memory with the test requests cannot be read or written: {source}\n  hint: has it ended?")]
     RemoteUnreadable {
         /// The kernel's error.
         source: io::Error,
@@ -151,7 +152,7 @@ pub enum ColorError {
     },
     /// Pages of known color evict pages of other colors, because some of them have other frames now.
     #[error(
-        "pages of known color evict pages of other colors: they were given other frames; of {pairs} eviction tests beside a control without a traversal, {by_set} lost such a page in the test alone, and {by_itself} in the control alone\n  hint: try again, and they are measured anew"
+        "pages of known color evict pages of other colors, because they were given other frames. In {pairs} pairs of an eviction test and a control without a traversal, {by_set} lost such a page in the test alone, and {by_itself} in the control alone\n  hint: try again, and they are measured anew"
     )]
     ReferenceMixed {
         /// Number of pairs in which only the test lost a page with which nothing should have competed.
@@ -204,14 +205,14 @@ pub enum ColorError {
         path: PathBuf,
     },
     /// The saved palette is cut, edited or of another version.
-    #[error("{path}: not a whole saved palette of this version\n  hint: measure and save it again")]
+    #[error("{path}: the saved palette is damaged or of another version\n  hint: measure and save it again")]
     SavedPaletteDamaged {
         /// The file.
         path: PathBuf,
     },
     /// The palette knows the frames of too few pages of fresh memory to be tested.
     #[error(
-        "the palette cannot be tested: of {pages} pages of fresh memory it knows the frames of {known}, too few of some color\n  hint: measure more of the memory that is free"
+        "the palette cannot be tested: it knows the frames of {known} of {pages} pages of fresh memory, too few of some color\n  hint: measure more of the memory that is free"
     )]
     PaletteUntested {
         /// Number of pages looked up.

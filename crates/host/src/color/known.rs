@@ -1,7 +1,8 @@
 //! Current knowledge of the colors of pages, from frame numbers and from eviction tests.
 //!
-//! A palette saved earlier saves time. Its colors of frames in use are checked on a sample. Blocks of frames with a wrong color are measured
-//! like frames that the palette does not know. If more than 1 % of what was checked is wrong, so are all frames: the palette is put aside.
+//! A palette saved earlier saves time. Its colors of frames in use are checked on a sample. Blocks of frames with a wrong color are measured like
+//! frames that the palette does not know. If more than 1 % of the checked frames have a wrong color, the palette is put aside, and all frames are
+//! measured.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,8 +23,8 @@ use crate::color::pagemap::PageEntry;
 use crate::machine::setting::RealtimeRequest;
 use crate::machine::sysfs::Sysfs;
 
-/// Size of the sample on which a palette is checked. A palette of which 3 % is wrong passes with a probability of 2e-3, and one of which 5 % is
-/// wrong with 6e-7 (at most 5 of 512). Whatever passes, the pages of a program are verified once they are moved.
+/// Size of the sample on which a palette is checked. A palette of which 3 % is wrong passes with a probability of 2e-3, and one of which 5 % is wrong
+/// with 6e-7 (at most 5 of 512). The pages of a program are verified once they are moved, even if the palette passes.
 const CHECKED_PAGES: usize = 512;
 
 /// A page of a process: its address, and its pagemap entry.
@@ -310,7 +311,7 @@ impl KnownColors {
 
     /// Summarizes the `answers` of eviction tests of a sample of pages of `pid` that should be on color.
     ///
-    /// Colors that prove wrong are forgotten, with all of their block unless most of what was tested of it proves right.
+    /// A color that proves wrong is forgotten. All colors of its block are forgotten, too, unless most of the block's tested pages prove right.
     pub fn verified(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Verified {
         let mut verified = Verified::default();
         let (mut right, mut wrong) = (0, 0);

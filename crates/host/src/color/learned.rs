@@ -8,12 +8,12 @@ use super::eviction::WalkTicks;
 use super::saved::BLOCK_FRAMES;
 use crate::process::Pid;
 
-/// What this process has measured.
+/// Colors and walk times that this process has measured.
 #[derive(Default)]
 pub struct Learned {
     /// Colors by frame number.
     pub frames: HashMap<FrameNumber, Color>,
-    /// Frames that processes had at the last look, and those measured in them since; empty unless free frames change.
+    /// Frames that each process had when they were last listed, and frames measured in it since; empty unless free frames change.
     holders: HashMap<i32, Vec<FrameNumber>>,
     /// Colors of pages by process and address, if frame numbers are hidden.
     pub pages: HashMap<(i32, u64), Color>,
@@ -30,7 +30,7 @@ pub struct Learned {
 
 impl Learned {
     /// Counts frames for which the palette was `right` or `wrong`. If it was wrong for more than 1 %, it is put aside; a single frame says nothing
-    /// of the others.
+    /// about the others.
     pub fn count(&mut self, right: usize, wrong: usize) {
         self.confirmed += right;
         self.wrong += wrong;

@@ -19,8 +19,8 @@ use crate::error::SystemError;
 use crate::process::Pid;
 use crate::sys::memory::{Arena, page_bytes};
 
-/// Most frames that are measured at a time, and the time after which those without a decision are left for later. Meanwhile the server does
-/// nothing else.
+/// Largest number of frames that are measured at a time, and time after which undecided frames are left for later. The server does nothing else
+/// during a measurement.
 const MEASURED_AT_ONCE: usize = 4096;
 const MEASURING: Effort = Effort { error: 1e-4, limit: Duration::from_millis(500) };
 
@@ -79,7 +79,7 @@ impl Reserve {
         self.list_all(known);
     }
 
-    /// Takes frames for `count` pages that have none, as far as there are so many: first for those whose frames were given away.
+    /// Takes frames for up to `count` pages without a frame, first for the pages whose frames were given away.
     fn take(&mut self, count: usize) {
         let emptied = self.empty.split_off(self.empty.len() - count.min(self.empty.len()));
         let end = self.arena.page_count().min(self.begun + count - emptied.len());
@@ -90,11 +90,12 @@ impl Reserve {
         }
     }
 
-    /// Takes more memory until there are as many frames of `colors` as their places in `numbers` state, if this reserve [searches](Self::searching).
+    /// Takes more memory until there are as many frames of each of `colors` as its entry in `numbers` states, if this reserve
+    /// [searches](Self::searching).
     ///
-    /// The kernel hands out first what was given back last: frames that an earlier search or draw was offered and did not want. Frames of the colors
-    /// lie behind them, however rare they are there. What is not wanted is held, too, so it is in the way once only. The search ends at the limit
-    /// of the reserve, at nine tenths of what the control group has left, or after 2 s.
+    /// The kernel hands out first the frames that were freed last. An earlier search or draw was offered these frames and rejected them. Frames of
+    /// the colors come only after them, even if they are rare. Rejected frames are held, too, so they are in the way only once. The search ends at
+    /// the limit of the reserve, at nine tenths of the memory that the control group has left, or after 2 s.
     pub fn find(&mut self, known: &KnownColors, colors: &[Color], numbers: &[usize]) {
         let room = Pid(std::process::id() as i32).memory_room();
         let room = room.map_or(usize::MAX, |room| room.0 as usize / 10 * 9 / page_bytes());
@@ -109,8 +110,8 @@ impl Reserve {
         }
     }
 
-    /// Calls `take` with a number of pages to take frames for, of `room` in all at most, until there are enough frames of the colors, or it returns that
-    /// its time is over. A reserve for which only frames of unknown colors come searches no more.
+    /// Calls `take` with a number of pages to take frames for until there are enough frames of the colors. Takes at most `room` pages in all, and
+    /// stops if `take` returns that its time is over. A reserve that receives only frames of unknown colors stops searching.
     fn search(
         &mut self,
         colors: &[Color],
@@ -176,7 +177,7 @@ impl Reserve {
         let was_cut_short = begin.elapsed() >= MEASURING.limit;
         self.arena = tester.eviction_test.take_second().expect("the tester still has the second memory");
         for (page, answer) in pages.into_iter().zip(answers?) {
-            // The kernel may have moved the page to another frame meanwhile.
+            // The kernel may have moved the page to another frame since then.
             let now = frames(&self.arena, page as usize..page as usize + 1)[0];
             let Some(frame) = now.filter(|_| now == before[page as usize]) else { continue };
             match answer {
@@ -270,7 +271,7 @@ mod tests {
         assert_eq!((reserve.held(), reserve.available(&colors)), (0, vec![0, 0]));
     }
 
-    /// Searches for `numbers` frames of `colors` as if page i got the frame whose number `frame` states. Returns in how many steps it did.
+    /// Searches for `numbers` frames of `colors` as if page i got the frame whose number `frame` states. Returns the number of steps.
     fn search(reserve: &mut Reserve, known: &KnownColors, numbers: [usize; 2], frame: impl Fn(u64) -> u64) -> usize {
         let mut steps = 0;
         reserve.search(&[Color(1), Color(2)], &numbers, usize::MAX, |reserve, count| {

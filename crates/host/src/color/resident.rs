@@ -80,7 +80,7 @@ pub fn seen_mappings(pid: u32) -> Result<Vec<Mapping>, ProcessError> {
         pagemap::resident(&pagemap, region.start / page..region.end / page, &mut pages)
             .map_err(|error| failed("pagemap", error))?;
         let kind = region.kind();
-        // Mappings of the kernel, such as its clock page, are no memory of the process.
+        // Mappings of the kernel, such as its clock page, are not memory of the process.
         if kind == Kind::Kernel && region.resident.0 == 0 {
             continue;
         }

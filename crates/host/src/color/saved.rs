@@ -129,7 +129,7 @@ pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, ColorError
     load_numbered(folder, level, boot, None)
 }
 
-/// Does the same as [`load`], but takes a palette whose colors are known to have another numbering than `numbering` for one that is not there.
+/// Does the same as [`load`], but treats a palette as missing if its colors are known to have another numbering than `numbering`.
 pub fn load_numbered(folder: &Path, level: u8, boot: &Boot, numbering: Option<&str>) -> Result<Palette, ColorError> {
     let path = path(folder, level);
     let Some(file) = runtime::read(&path)? else { return Err(ColorError::NoSavedPalette { path, level }) };
@@ -155,7 +155,7 @@ fn are_others(one: Option<&str>, other: Option<&str>) -> bool {
 /// Corrects the table of `level` saved in `folder`, and adds the frames measured since. Returns `false` if there is no table, or one whose colors
 /// have other numbers.
 ///
-/// Of a frame whose color in the table is no longer the one that the command began with, another command knows more: it stays.
+/// If the color of a frame in the table has changed since the command began, another command has measured it later. That color stays.
 pub fn repair(folder: &Path, level: u8, corrections: &Corrections) -> Result<bool, ColorError> {
     let path = path(folder, level);
     // Two commands that end together correct the table one after the other.
@@ -257,7 +257,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let repaired = |contradicted: &[u64], keeps_rest| {
             save(folder.path(), of_frames(16), &boot(), None).unwrap();
-            // Frame 150 had color 6 in the table, as it has now; of frame 151 another command has changed the color meanwhile.
+            // Frame 150 had color 6 in the table, as it has now; but another command has changed the color of frame 151.
             let measured = [(150, 3, Some(6)), (151, 3, Some(9)), (20_000, 7, None)];
             let measured =
                 measured.map(|(frame, color, before)| (FrameNumber(frame), (Color(color), before.map(Color))));

@@ -94,7 +94,7 @@ pub enum Misfit {
 impl fmt::Display for Misfit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Misfit::Hidden => "holds no colors of frames, as the kernel hid their numbers to all but root",
+            Misfit::Hidden => "holds no colors of frames, because the kernel hid frame numbers",
             Misfit::Foreign => "was measured on another machine",
             Misfit::Stale => "a table of frames holds for one boot, and this is another",
         })

@@ -1,7 +1,7 @@
 //! Sequential eviction tests, which determine the colors of pages with as many tests as the noise of the machine requires.
 //!
-//! The same tests serve to draw frames, to verify moved pages and to check saved colors. A test touches a batch of pages, traverses the
-//! eviction sets of some colors, drawn at random, and times a walk over each page.
+//! These tests serve to draw frames, to verify moved pages and to check saved colors. A test touches a batch of pages, traverses the eviction sets of
+//! some colors, drawn at random, and times a walk over each page.
 //!
 //! Each test carries its own controls. *Canary pages* have other colors, so they compete with nothing in the test. Two canary pages decide
 //! whether the test counts: if one of them is lost, the test was disturbed. Further canary pages estimate how often a page is lost without
@@ -70,7 +70,7 @@ const SET_LOST: f64 = -9.2;
 const SET_DOUBTED: f64 = -2.0;
 const SET_KEPT: f64 = 5.0;
 
-/// Assumed upper bound of the probability that a page is evicted by pages that are no eviction set of its color. It is compared with
+/// Assumed upper bound of the probability that a page is evicted by pages that are not an eviction set of its color. It is compared with
 /// [`EVICTED_RATE`].
 const UNEVICTED_RATE: f64 = 0.5;
 
@@ -476,7 +476,7 @@ impl<E: EvictionTest> Tester<E> {
     /// Classifies the pages of the eviction sets themselves, and returns the answers color by color. Each page is tested by its set without
     /// the page.
     ///
-    /// A set that no longer evicts is no error here, but shows in the answers.
+    /// A set that no longer evicts is not an error here, but shows in the answers.
     pub fn classify_sets(&mut self, effort: Effort) -> Result<Vec<Vec<Option<Answer>>>, ColorError> {
         let colors: Vec<Color> = (0..self.sets.len() as u16).map(Color).collect();
         let pages: Vec<u32> = self.sets.concat();

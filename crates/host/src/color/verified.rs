@@ -1,4 +1,4 @@
-//! Verification of pages that should be on color: samples of them, and what eviction tests found.
+//! Verification of pages that should be on color: samples of the pages, and the results of eviction tests.
 
 use isochrome_model::stats::proportion_interval;
 use schemars::JsonSchema;
@@ -52,7 +52,7 @@ impl Verified {
     }
 }
 
-/// What a verification found of the pages of one block of frames.
+/// Result of a verification for the pages of one block of frames.
 #[derive(Default)]
 pub struct BlockTests {
     /// Number of pages on color.
@@ -63,8 +63,8 @@ pub struct BlockTests {
 
 impl BlockTests {
     /// Whether the block has the colors that it had. A single page of many may be off color by a wrong decision, or because the host has moved this
-    /// page only. If the host had moved the block, half of the pages would be off color where half of the colors are allowed, so at most one of
-    /// these eight with a probability of 9 / 256.
+    /// page only. If the host had moved the block, half of the pages would be off color where half of the colors are allowed, and at most one of
+    /// eight pages would be off color with a probability of 9 / 256.
     pub fn has_kept_its_colors(&self) -> bool {
         self.wrong <= 1 && self.right + self.wrong >= 8
     }

@@ -125,8 +125,8 @@ impl Coloring {
         Coloring { places, ..self }
     }
 
-    /// Takes `size` of memory as a reserve of frames for all programs that are moved by this coloring and by copies made from now on; gives an
-    /// earlier reserve back. `None` for no reserve.
+    /// Takes `size` of memory as a reserve of frames for all programs that this coloring moves, and copies made from now on. Gives an earlier reserve
+    /// back. `None`: no reserve.
     pub fn hold_reserve(&mut self, size: Option<Bytes>) -> Result<(), SystemError> {
         if self.reserve.take().is_some() {
             self.known().0.hold(std::process::id() as i32, Vec::new());
@@ -136,15 +136,15 @@ impl Coloring {
         Ok(())
     }
 
-    /// Lets all programs that are moved by this coloring and by copies made from now on have frames of a reserve that searches for those that are
-    /// rare in the free memory. It holds at most as much memory as draws may touch.
+    /// Gives all programs that this coloring moves, and copies made from now on, frames of a reserve that searches for frames that are rare in the
+    /// free memory. The reserve holds at most as much memory as draws may touch.
     pub fn search_frames(&mut self) -> Result<(), SystemError> {
         let reserve = Reserve::searching(&self.known().0, self.limits.memory)?;
         self.reserve = Some(Arc::new(Mutex::new(reserve)));
         Ok(())
     }
 
-    /// Takes new frames for the reserve in place of those that were given away. Returns how many that were.
+    /// Takes new frames for the reserve in place of those that were given away, and returns their number.
     pub fn refill_reserve(&self) -> usize {
         let Some(reserve) = &self.reserve else { return 0 };
         let known = self.known();
@@ -399,12 +399,12 @@ impl Coloring {
         self.with(|wanted| watch.verify(pids, wanted, &self.limits))
     }
 
-    /// Gives every page of `pid` that can be moved another frame, of the colors in turn, wherever it lay before. So each placement of an
-    /// experiment moves as many pages as any other, and draws its frames afresh. Tries again where a move fails for a reason that may pass.
+    /// Gives every movable page of `pid` another frame, with the colors in rotation, even if its old frame was on color. Each placement of an
+    /// experiment therefore moves as many pages as any other, and draws its frames afresh. Tries again where a move fails for a reason that may pass.
     ///
     /// Returns the number of pages that were given another frame.
     pub fn move_anew(&self, pid: Pid) -> Result<usize, RecolorError> {
-        /// Most attempts.
+        /// Largest number of attempts.
         const ATTEMPTS: u32 = 5;
         let mut attempt = 1;
         loop {

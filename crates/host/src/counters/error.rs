@@ -11,7 +11,8 @@ use crate::error::SystemError;
 pub enum CounterError {
     /// The processor, or the hypervisor above it, offers no performance counters.
     #[error(
-        "{event}: this machine offers no such performance counter ({source})\n  hint: in a virtual machine ask the host for a virtual PMU; what isochrome can do by timing it does without counters"
+        "{event}: this machine offers no such performance counter ({source})\n  hint: in a virtual machine ask the host for a virtual PMU; \
+         isochrome times instead of counting where it can"
     )]
     Absent {
         /// The requested event.

@@ -33,7 +33,7 @@ impl Made {
         Setting::of_file(&self.file, &self.now)
     }
 
-    /// Whether the file is one of the kernel's settings, and no other file that a damaged journal names.
+    /// Whether the file is a setting of the kernel, and not another file that a damaged journal names.
     pub(super) fn is_plausible(&self) -> bool {
         let is_setting = self.file.starts_with("proc/sys/") || self.file.starts_with("sys/");
         is_setting && !self.file.split('/').any(|part| part == "..") && !self.now.contains('\n')
@@ -44,7 +44,7 @@ impl Made {
 #[derive(Debug)]
 pub(super) struct DropIn {
     path: &'static str,
-    /// Whether its settings are those of sysctl; the others are files of /sys.
+    /// Whether the settings in the file are those of sysctl. Otherwise they are files of /sys.
     is_sysctl: bool,
 }
 

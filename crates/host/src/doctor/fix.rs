@@ -76,9 +76,9 @@ pub enum FixError {
 /// A harmless setting that this machine does not have yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// Name of the check that it improves.
+    /// Name of the check that the setting improves.
     pub check: String,
-    /// What the check found, and what that means.
+    /// Finding of the check, and its meaning.
     pub why: String,
     /// The setting.
     pub setting: Setting,
@@ -113,7 +113,7 @@ struct Journal {
     made: Vec<Made>,
 }
 
-/// What [`Changes::persist`] did.
+/// Outcome of [`Changes::persist`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Persisted {
     /// Files that were written.
@@ -122,16 +122,16 @@ pub struct Persisted {
     pub not: Vec<String>,
 }
 
-/// What [`Changes::undo`] did.
+/// Outcome of [`Changes::undo`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Undone {
     /// Settings that have their former value, such as `vm.compaction_proactiveness=20`.
     pub restored: Vec<String>,
     /// Files that were removed.
     pub removed: Vec<PathBuf>,
-    /// What was left alone because somebody else has changed it, each with the reason.
+    /// Settings and files that were left alone because somebody else has changed them, each with the reason.
     pub left: Vec<String>,
-    /// What could not be restored, each with the reason. It is tried again when the changes are undone again.
+    /// Settings and files that could not be restored, each with the reason. They are tried again when the changes are undone again.
     pub failed: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Reads what was changed below the root of `files`. The journal is in the runtime folder `folder`. Nothing can be changed.
+    /// Reads the changes that were made below the root of `files`, from the journal in the runtime folder `folder`. The result can change nothing.
     pub fn read(files: &Sysfs, folder: &Path) -> Result<Changes, FixError> {
         let empty = || Journal { schema: SCHEMA.to_owned(), boot_id: runtime::boot_id(), made: Vec::new() };
         let path = folder.join(JOURNAL);
@@ -165,7 +165,7 @@ impl Changes {
         Ok(Changes { files: files.clone(), folder: folder.to_owned(), journal, lock: None })
     }
 
-    /// Reads what was changed, as [`Changes::read`], in order to change more or to undo it. Waits while another process does so.
+    /// Reads the changes as [`Changes::read`] does, in order to make more changes or undo them. Waits while another process does so.
     pub fn lock(files: &Sysfs, folder: &Path) -> Result<Changes, FixError> {
         runtime::make(folder)?;
         let path = folder.join("doctor.lock");
@@ -242,14 +242,15 @@ impl Changes {
         Ok(persisted)
     }
 
-    /// Whether nothing is to be undone.
+    /// Whether there is nothing to undo.
     pub fn is_empty(&self) -> bool {
         self.journal.made.is_empty() && !DropIn::possible().iter().any(|file| file.is_ours(&self.files))
     }
 
-    /// Restores the former values and removes the files that make settings at every start. What somebody else has changed since stays.
+    /// Restores the former values and removes the files that make settings at every start. Settings that somebody else has changed since are left
+    /// alone.
     ///
-    /// Without the lock nothing is changed, and the result says what would be.
+    /// Without the lock nothing is changed, and the result says what would be changed.
     pub fn undo(&mut self) -> Result<Undone, FixError> {
         let mut undone = Undone::default();
         let files = DropIn::possible().into_iter().filter(|file| file.is_ours(&self.files)).collect::<Vec<_>>();

@@ -60,17 +60,17 @@ pub struct Check {
     pub remedy: Option<String>,
     /// Who may run that command.
     pub privilege: Option<String>,
-    /// Command that makes the improvement last beyond the next boot, if that is another one and this machine has a way.
+    /// Command that makes the improvement last beyond the next boot, if it differs from the remedy and this machine has one.
     pub persistent: Option<String>,
     /// How the command's program is installed, if it is missing.
     pub package: Option<String>,
-    /// What the remedy is good for, if it is a fix and not another way to go.
+    /// Benefit of the remedy, if the remedy is a fix and not an alternative to one.
     pub gain: Option<Gain>,
-    /// What the fix costs the rest of the machine.
+    /// Cost of the fix for the rest of the machine.
     pub price: Option<Price>,
-    /// Whether isochrome does it on request (`doctor --fix`): it is harmless and sets a value of the kernel.
+    /// Whether isochrome applies the remedy on request (`doctor --fix`), because it is harmless and sets a value of the kernel.
     pub fixable: bool,
-    /// What the commands do.
+    /// Action of the commands.
     #[serde(skip)]
     action: Option<Action>,
 }
@@ -93,14 +93,14 @@ impl Check {
         }
     }
 
-    /// Names a command by which one gets along with the finding.
+    /// Names a command that is an alternative to a fix of the finding.
     fn advice(mut self, command: impl Into<String>, privilege: &str) -> Check {
         self.remedy = Some(command.into());
         self.privilege = Some(privilege.to_owned());
         self
     }
 
-    /// Names what mends the finding. Its commands depend on the machine: see [`Platform::name_commands`].
+    /// Names the action that fixes the finding. Its commands depend on the machine: see [`Platform::name_commands`].
     fn fix(mut self, action: Action, gain: Gain, price: Price) -> Check {
         self.fixable = price == Price::Harmless && matches!(action, Action::Set(_));
         (self.action, self.gain, self.price) = (Some(action), Some(gain), Some(price));
@@ -117,11 +117,11 @@ pub struct Examination {
     pub distribution: Distribution,
     /// Boot loader by which the kernel's command line is changed; `null` if none is installed here.
     pub boot_loader: Option<String>,
-    /// What the machine can do.
+    /// Phrases that say what the machine can do.
     pub can: Vec<String>,
-    /// What the machine cannot do, each with the checks that say why.
+    /// Phrases that say what the machine cannot do, each with the checks that say why.
     pub cannot: Vec<String>,
-    /// What to do first, the most useful fix first; empty if nothing is to be done.
+    /// Recommended fixes, the most useful fix first; empty if nothing is to be done.
     pub first: Vec<Step>,
 }
 

@@ -1,4 +1,4 @@
-//! Remedies: what improves a finding, as commands that exist on this machine.
+//! Remedies: commands that improve a finding and exist on this machine.
 //!
 //! A check names what has to be done, such as a value of the kernel or an argument of its command line. The commands for that depend on the
 //! distribution, on the boot loader, and on what applies settings when the machine starts, and are found here.
@@ -11,8 +11,8 @@ use crate::machine::boot::{BootLoader, boot_loader};
 use crate::machine::distribution::{Distribution, sysctl_file, tmpfiles_file};
 use crate::machine::sysfs::Sysfs;
 
-/// What a fix is good for. The order is that of use: results that are impossible without it, results that are wrong without it, and results
-/// that are less steady without it.
+/// Benefit of a fix. The most useful benefit comes first: results that are impossible without it, results that are wrong without it, and results that
+/// are less steady without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gain {
@@ -24,11 +24,11 @@ pub enum Gain {
     Times,
 }
 
-/// What a fix costs the rest of the machine. The order is that of concern.
+/// Cost of a fix for the rest of the machine. The cost of least concern comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Price {
-    /// Other programs may get a little slower, and nothing else. One write undoes the fix at once.
+    /// Other programs may get a little slower. There is no other effect. One write undoes the fix at once.
     Harmless,
     /// A user or a program gets rights that it did not have.
     Protection,
@@ -102,7 +102,7 @@ pub(super) fn run(command: impl Into<String>) -> Action {
     Action::Run { now: command.into(), lasting: None }
 }
 
-/// What decides the commands of a machine.
+/// Properties of a machine that decide its commands.
 #[derive(Debug)]
 pub(super) struct Platform {
     files: Sysfs,
@@ -264,7 +264,7 @@ mod tests {
             let checks = checks(&[&[("etc/os-release", os_release)], files].concat());
             let isolated = command.replace("ARGS", ISOLATED) + " && reboot";
             assert_eq!(commands(&checks, "isolated CPUs"), (Some(isolated.as_str()), None), "{os_release}");
-            // Without systemd, what is no sysctl is made by the boot loader at every start.
+            // Without systemd, what is not a sysctl is made by the boot loader at every start.
             let huge = command.replace("ARGS", "transparent_hugepage=madvise");
             assert_eq!(commands(&checks, "transparent huge pages").1, Some(huge.as_str()), "{os_release}");
             let siblings = command.replace("ARGS", "nosmt");

@@ -1,4 +1,4 @@
-//! The end of an examination: what the machine can do, what it cannot do, and what to do first.
+//! Summary of an examination: what the machine can do, what it cannot do, and what to do first.
 
 use isochrome_model::machine::Machine;
 use isochrome_model::miss_ratio::Touches;
@@ -15,7 +15,7 @@ const FIRST: usize = 3;
 /// A fix that is worth doing, with everything that it improves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Step {
-    /// Names of the checks that it improves.
+    /// Names of the checks that the fix improves.
     pub checks: Vec<String>,
     /// The command.
     pub command: String,
@@ -25,19 +25,20 @@ pub struct Step {
     pub package: Option<String>,
     /// Who may run the command.
     pub privilege: String,
-    /// Why it should be done.
+    /// Reason for the fix.
     pub why: String,
-    /// What it costs the rest of the machine.
+    /// Cost of the fix for the rest of the machine.
     pub price: Price,
-    /// Whether isochrome does it on request (`doctor --fix`).
+    /// Whether isochrome applies the fix on request (`doctor --fix`).
     pub fixable: bool,
 }
 
 /// Returns the most useful fixes, the first one first.
 ///
-/// The rule: what is harmless comes before what weakens a protection, and that before what costs the whole machine something, so that the
-/// list can be followed from the top until a price is too high. Among fixes of one price, what gives an ability comes before what keeps
-/// colors, and that before what steadies times. The rest is the order of the checks. A command that improves several checks is named once.
+/// Fixes are ordered by price first: harmless fixes, then fixes that weaken a protection, then fixes that cost the whole machine something. The list
+/// can be followed from the top until a price is too high. Fixes of one price are ordered by benefit: fixes that give an ability, then fixes that
+/// keep colors, then fixes that make times steadier. Other fixes are in the order of the checks. A command that improves several checks is named
+/// once.
 pub(super) fn first_steps(checks: &[Check]) -> Vec<Step> {
     let mut ranked: Vec<((Price, Gain), &Check)> =
         checks.iter().filter_map(|check| Some(((check.price?, check.gain?), check))).collect();

@@ -23,7 +23,7 @@ const CHAINS: usize = 12;
 #[derive(Debug, thiserror::Error)]
 pub enum FloodError {
     /// The caches do not admit a double purge.
-    #[error("{0}\n  hint: the other patterns need nothing of the kind")]
+    #[error("{0}\n  hint: the other patterns do not need this")]
     NoDoublePurge(#[from] NoDoublePurge),
     /// The memory of the flood cannot be allocated.
     #[error("{0}")]

@@ -30,7 +30,7 @@ impl BootLoader {
         BootLoader::new(name, format!("sed -i '{lines}s/$/ "), format!("/' {files}"))
     }
 
-    /// Does `next` after the arguments were added.
+    /// Returns this loader with the command `next` after the one that adds the arguments.
     fn then(mut self, next: &str) -> BootLoader {
         self.behind += " && ";
         self.behind += next;
@@ -73,7 +73,7 @@ fn firmware_started(files: &Sysfs, name: &str) -> bool {
     text.starts_with(name)
 }
 
-/// Fedora and its kin have one command for whatever boot loader they use.
+/// Returns the boot loader of Fedora and its relatives, which have one command for all boot loaders.
 fn grubby(files: &Sysfs) -> Option<BootLoader> {
     let arguments = BootLoader::new("grubby", "grubby --update-kernel=ALL --args=\"", "\"");
     (files.has_program("grubby") && files.has("boot")).then_some(arguments)

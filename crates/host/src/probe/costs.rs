@@ -19,8 +19,8 @@ use crate::sys::memory::{Arena, page_bytes};
 
 use super::{failed, inner_bytes, nanoseconds, note, ticks};
 
-/// Number of samples of each cost, for each number of colors. The quantile that is charged is the sixth longest of so many; of 400 it would be the
-/// longest, so that a single gap of a virtual CPU, which no kernel reports everywhere, would be charged at every switch.
+/// Number of samples of each cost, for each number of colors. The quantile that is charged is the sixth longest of this many samples. The quantile of
+/// 400 samples would be the longest, and a single gap of a virtual CPU that no kernel reports would then be charged at every switch.
 const SAMPLES: usize = 1200;
 /// Largest number of color sets on which the refill of one number of colors is measured.
 const REGIONS: usize = 4;
@@ -105,7 +105,7 @@ impl Displaced {
         let (area, passes) = (self.flood.size(), FLOOD_PASSES);
         let flood = Flood { area, line_bytes: self.line_bytes, passes, leaves: Leaves::Dirty };
         self.flood.arena().carry_out(flood.accesses());
-        // CPU time is read, because steal time is no cost of the refill.
+        // CPU time is read, because steal time is not a cost of the refill.
         let begin = clock::thread_cpu();
         arena.chase(0, self.lines);
         (clock::thread_cpu().0 - begin.0) as f64

@@ -19,7 +19,7 @@ use super::{data_levels, failed, measured, memory, memory_limit, nanoseconds, no
 const SMALLEST: u64 = 4 << 10;
 /// Upper bound of the size of the memory visited, in bytes.
 const LARGEST: u64 = 256 << 20;
-/// The same if the last level is so large that main memory would not be reached otherwise.
+/// Upper bound of the size of the memory visited, in bytes, if the last level is so large that main memory would not be reached otherwise.
 const LARGEST_BEYOND: u64 = 1 << 30;
 /// Upper bound of the size of the memory visited, as a multiple of the last level.
 const TIMES_LAST_LEVEL: u64 = 4;

@@ -141,7 +141,7 @@ pub(super) fn measure(
         let (refill, present) = (nanoseconds(clean.min(dirty)), nanoseconds(present));
         notes.push(note(
             &subject,
-            format!("{refill:.0} ns after a flood of the color, {present:.0} ns after one of another: no difference to speak of"),
+            format!("{refill:.0} ns after a flood of the color, {present:.0} ns after one of another: the difference is too small"),
             "measure the palette again: `isochrome palette`",
         ));
         return;

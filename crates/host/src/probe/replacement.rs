@@ -1,12 +1,12 @@
-//! Replacement: whether a level misses what it would miss if it replaced the least recently used line.
+//! Replacement: whether a level misses the accesses that it would miss under LRU, which replaces the least recently used line.
 //!
-//! Under LRU, a line of a set with W ways is missed if W other lines of the set were visited since its last visit, and else it is not. Two
-//! orders of visits to pages of one color, that is of one group of sets, check this:
+//! Under LRU, a visit to a line of a set with W ways misses exactly if at least W other lines of the set were visited since the line's last visit.
+//! Two orders of visits to pages of one color, that is of one group of sets, check this:
 //!
 //! - W + 1 pages one after the other, over and over: LRU misses every line. Policies that keep some of the lines, such as random ones, do not.
-//! - W pages, the first ones of these again, half as many others as there are ways, and the first ones once more: LRU misses no line the third
-//!   time, as the oldest of the others go first. FIFO misses all, as it takes no account of the second visit. As a control W pages are visited
-//!   over and over, which fit: whoever else uses the sets causes misses there as well.
+//! - W pages, the first of these pages again, W/2 further pages, and the first pages once more: LRU misses no line the third time, because it
+//!   replaces older lines. FIFO misses all, because it ignores the second visit. As a control, W pages, which fit, are visited over and over. Other
+//!   users of the sets cause misses there as well.
 //!
 //! Every load waits for the previous one. The lines of a page follow each other at random, so that no prefetcher predicts them. Before each
 //! visit that counts, pages of other colors displace the lines from the inner level, so that the level under test sees every visit. The time of
@@ -28,17 +28,17 @@ use super::{data_levels, failed, measured, note};
 
 /// Number of blocks, each on a color and pages of its own.
 const BLOCKS: usize = 24;
-/// Least number of blocks that tell hits from misses, for a result: the interval of the median needs six.
+/// Least number of blocks for a result. A block counts if its hits and misses can be distinguished. The interval of the median needs six blocks.
 const BLOCKS_MIN: usize = 12;
 /// Number of samples of each kind in a block.
 const SAMPLES: usize = 7;
 /// Number of traversals by which memory displaces other memory.
 const PASSES: usize = 3;
-/// Number of visits before one that is timed, in orders that go on for ever: a policy that decides at random takes some to fill a set.
+/// Number of visits before a timed one in the orders that go on forever. A random policy needs several visits to fill a set.
 const VISITS: usize = 8;
 /// Least ratio of the times of a miss and a hit at which a block counts.
 const TOLD_APART: f64 = 1.25;
-/// Size of what displaces the lines from the inner level, as a multiple of the inner level.
+/// Size of the memory that displaces the lines from the inner level, as a multiple of the inner level.
 const TIMES_INNER: usize = 2;
 
 /// Measures the replacement policy of `level` on the calling thread's CPU, `cpu`, with pages of `pool`, and writes the result into `machine`.
@@ -58,15 +58,11 @@ pub(super) fn measure(
     if place > 1 || pool.colors() < 2 {
         // Levels further out are often filled with what inner levels evict, in an order that is not that of the visits.
         let reason = if place > 1 {
-            "not measured: several levels are inside, whose evictions may be what fills it"
+            "not measured: it has several inner levels, whose evictions may fill it"
         } else {
-            "not measured: there is one color, and nothing that displaces lines from the inner levels alone"
+            "not measured: there is one color, so no memory displaces lines from the inner levels alone"
         };
-        return notes.push(note(
-            &subject,
-            reason.to_owned(),
-            "state what to assume of it in the task set (replacement)",
-        ));
+        return notes.push(note(&subject, reason.to_owned(), "state the assumed policy in the task set (replacement)"));
     }
     let geometry = machine.levels[levels[place]].geometry.value;
     if geometry.ways < 2 {
@@ -119,28 +115,28 @@ enum Kind {
     Hit,
     /// Lines that were displaced.
     Miss,
-    /// One more page than there are ways, over and over.
+    /// Visits to one more page than there are ways, over and over.
     Cyclic,
     /// Pages that were visited again before others came.
     Reused,
-    /// As many pages as there are ways, over and over.
+    /// Visits to as many pages as there are ways, over and over.
     Fitting,
 }
 
 /// Memory of one color, and the visits to it.
 struct Block {
     own: ColoredRegion,
-    /// One more page than there are ways.
+    /// Visit to one more page than there are ways.
     cycle: Visit,
-    /// As many pages as there are ways.
+    /// Visit to as many pages as there are ways.
     all: Visit,
-    /// The first of these pages.
+    /// The first pages of `all`.
     first: Visit,
-    /// Pages besides these, half as many as there are ways.
+    /// Pages other than those of `all`, half as many as there are ways.
     others: Visit,
-    /// Memory of the same color that displaces all of it.
+    /// Memory of the same color that displaces all pages of the block.
     flood: ColoredRegion,
-    /// Memory of other colors that displaces it from the inner level; `None` without an inner level.
+    /// Memory of other colors that displaces the pages of the block from the inner level; `None` without an inner level.
     inner: Option<ColoredRegion>,
     line_bytes: usize,
 }
@@ -188,7 +184,7 @@ impl Block {
         }
     }
 
-    /// Makes a visit several times, and returns it.
+    /// Carries out a visit several times, and returns it.
     fn over_and_over(&self, visit: Visit) -> Visit {
         for _ in 0..VISITS {
             self.time(visit);

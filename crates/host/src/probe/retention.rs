@@ -55,7 +55,8 @@ fn summary(cpu: CpuId, waiting: Waiting, wait_ns: u64, shares: &[f64]) -> Option
     })
 }
 
-/// Samples, in so many rounds, the shares lost in waits of each of `kinds`, a way and a length, and sorts these by both.
+/// Samples the shares lost in waits, for `rounds` rounds, and adds them to `kinds`: the way to wait, the length of the wait, and its shares. Sorts
+/// the kinds.
 fn sample(primed: &mut Primed, kinds: &mut [(Waiting, u64, Vec<f64>)], rounds: usize, rng: &mut fastrand::Rng) {
     let begin = Instant::now();
     // Each round samples all kinds, so that the samples of each kind are spread over the whole time.
@@ -116,7 +117,7 @@ pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, s
     }
 }
 
-/// Lengths of the waits of a [`Monitor`], in ns. It waits busily, so that no program of this machine has the CPU meanwhile.
+/// Lengths of the waits of a [`Monitor`], in ns. It waits busily, so that no program of this machine gets the CPU during a wait.
 const MONITORED_NS: [u64; 3] = [0, 50_000, 1_000_000];
 /// Size of the largest level that a [`Monitor`] samples. The eviction test of a level holds four times as much memory for each CPU.
 const MONITORED_MAX: Bytes = Bytes(4 << 20);
@@ -142,7 +143,8 @@ impl Monitor {
         Monitor { levels: cpus.iter().copied().flat_map(of).collect(), rng: fastrand::Rng::with_seed(seed) }
     }
 
-    /// Samples every level on every CPU, some 20 ms each, and returns the levels with their retention. What cannot be measured now is left out.
+    /// Samples every level on every CPU, some 20 ms each, and returns the levels with their retention. Levels that cannot be measured now are left
+    /// out.
     pub fn sample(&mut self) -> Vec<(u8, Retention)> {
         let mut all = Vec::new();
         for (cpu, level, sizes, primed) in &mut self.levels {

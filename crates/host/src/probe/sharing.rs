@@ -128,7 +128,7 @@ fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
             }
             _ => return,
         }
-        // If END came meanwhile, it stays.
+        // If END came during the work, it stays.
         let _ = task.compare_exchange(requested, WAIT, Ordering::AcqRel, Ordering::Acquire);
     }
 }
@@ -258,8 +258,7 @@ pub(super) fn measure(
             notes.push(note(
                 &subject,
                 format!(
-                    "whether {pair} evict each other is unknown: what is primed outlasts a test without a flood in {undisturbed} of \
-                     {rounds} rounds"
+                    "whether {pair} evict each other is unknown: the primed lines outlast a test without a flood in {undisturbed} of {rounds} rounds"
                 ),
                 "something else uses it; try again when the machine and its host are idle",
             ));
@@ -287,7 +286,7 @@ pub(super) fn measure(
                 format!(
                     "{pair} are declared to share it, but do not evict each other: {lost:.0} % against {without:.0} %"
                 ),
-                "the cache may be partitioned, or the host declares what is not so",
+                "the cache may be partitioned, or the declaration of the host is wrong",
             ));
         }
     }

@@ -3,9 +3,9 @@
 //! A gap is a pair of readings that are further apart than a threshold. Between them the hypervisor, the kernel or a thread of higher
 //! priority had the CPU. The thread cannot tell which, and a task cannot either, so all gaps count.
 //!
-//! The thread has the lowest real-time priority that a run gives its tasks. The kernel takes the CPU from such threads when they have
-//! used up the time that it leaves to them in every period (RT throttling; kernel.sched_rt_runtime_us). No run of a schedulable set does so. So the
-//! thread watches in bursts, and pauses in between for long enough that it is not throttled.
+//! The thread has the lowest real-time priority that a run gives its tasks. The kernel takes the CPU from such threads when they have used up the
+//! time that it leaves to them in every period (RT throttling; kernel.sched_rt_runtime_us). The tasks of a schedulable set never use up that time. So
+//! the thread watches in bursts, and pauses in between for long enough that it is not throttled.
 
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,10 +20,10 @@ use crate::machine::setting::RealtimeRequest;
 use crate::machine::sysfs::{Note, Sysfs};
 use crate::sys::clock;
 
-/// Longest time between two readings of the clock that is no gap.
+/// Longest time between two readings of the clock that is not a gap.
 ///
-/// The interrupt of a tick, which takes less than this on the machines seen, is no gap. A program that is profiled is interrupted by ticks as
-/// well, so they are part of its execution time. Whatever takes longer counts, ticks included.
+/// The interrupt of a tick, which takes less than this on the machines seen, is not a gap. A program that is profiled is interrupted by ticks as
+/// well, so they are part of its execution time. Anything that takes longer counts as a gap, ticks included.
 const THRESHOLD: Ns = Ns(5_000);
 /// Longest time for which the clock is watched without a pause. A longer window is assumed to lose no less than such windows together.
 const BURST: Ns = Ns(800_000_000);
@@ -42,8 +42,8 @@ struct Bursts {
 }
 
 impl Bursts {
-    /// Returns bursts during which the kernel throttles no thread. In every period of the kernel, real-time threads use at most [`SHARE`] of what
-    /// it leaves to them, because the bursts have the same period.
+    /// Returns bursts during which the kernel throttles no thread. In every period of the kernel, real-time threads use at most [`SHARE`] of the time
+    /// that it leaves to them, because the bursts have the same period.
     ///
     /// Without throttling, bursts have the same pauses, because a kernel from 6.12 on serves other threads that wait for about a second.
     fn of(sysfs: &Sysfs) -> Bursts {
@@ -57,8 +57,8 @@ impl Bursts {
     }
 }
 
-/// Watches the clock on each of `cpus` for `time`, and writes the supply of each into `machine`. Half of the CPUs are watched at a time, so that
-/// the others can do what the machine has to do. Returns notes on CPUs that could not be watched, or only without a real-time priority, and why.
+/// Watches the clock on each of `cpus` for `time`, and writes the supply of each into `machine`. Half of the CPUs are watched at a time, so that the
+/// others can do the other work of the machine. Returns notes on CPUs that could not be watched, or only without a real-time priority, and why.
 ///
 /// `progress` is called with a description of the present step. An interrupt ends the measurement; the CPUs that are being watched are left out.
 pub fn measure(machine: &mut Machine, cpus: &[CpuId], time: Ns, mut progress: impl FnMut(&str)) -> Vec<Note> {
@@ -94,7 +94,7 @@ pub fn measure(machine: &mut Machine, cpus: &[CpuId], time: Ns, mut progress: im
     notes
 }
 
-/// What came of watching a CPU.
+/// Outcome of watching a CPU.
 enum Watched {
     Supply(CpuSupply),
     /// The thread may not run there.
@@ -157,7 +157,7 @@ fn watch_once(burst: Ns, gaps: &mut Vec<(Cycles, Cycles)>) -> Cycles {
     Cycles(last - begin)
 }
 
-/// Returns the recording of these gaps, in ns. No gap becomes shorter by rounding.
+/// Returns the recording of `gaps`, in ns. No gap becomes shorter by rounding.
 fn recording(length: Cycles, gaps: &[(Cycles, Cycles)]) -> Recording {
     let ns = |ticks: Cycles| nanoseconds(ticks.0 as f64);
     let gap = |&(start, end): &(Cycles, Cycles)| {

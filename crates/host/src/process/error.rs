@@ -12,7 +12,7 @@ pub enum ProcessError {
         /// The requested process.
         pid: u32,
     },
-    /// The process has ended meanwhile.
+    /// The process ended while it was inspected.
     #[error("process {pid} has ended\n  hint: nothing is left to be done")]
     Ended {
         /// The process.

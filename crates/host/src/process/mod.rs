@@ -1,4 +1,4 @@
-//! What the kernel reports about a process: its threads, its mappings, its open files, and which of its pages must not be moved.
+//! The kernel's information about a process: its threads, its mappings, its open files, and which of its pages must not be moved.
 
 mod asynchronous_io;
 mod error;

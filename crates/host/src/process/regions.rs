@@ -153,7 +153,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             immovable: immovable.or(shared.then_some(SHARED)),
         });
     }
-    // The program runs between the reads of parts of the text: a mapping that is joined to the next one meanwhile is listed once more.
+    // The program runs between the reads of parts of the text: a mapping that is joined to the next one between two reads is listed once more.
     let mut behind = 0;
     regions.retain_mut(|region| {
         region.start = region.start.max(behind);

@@ -9,7 +9,7 @@ use super::{Pid, RecolorError, Wanted, zero_frame};
 pub struct Census {
     /// Number of pages that can be moved, by color.
     pub by_color: Vec<u64>,
-    /// The same for anonymous memory alone, which holds most of what a program works on.
+    /// Number of pages of anonymous memory that can be moved, by color. Anonymous memory holds most of the data that a program works on.
     pub anonymous: Vec<u64>,
     /// Number of pages that can be moved and whose color is not known.
     pub unknown: u64,
@@ -37,9 +37,11 @@ impl Census {
         if self.movable() == 0 { 1.0 } else { on as f64 / self.movable() as f64 }
     }
 
-    /// Returns how uneven the placement on `colors` is: the pages of the most frequent color divided by an even share, or an even share divided by
-    /// the pages of the rarest, at least one, whichever is more. Of all movable pages, or of the anonymous ones if that is more. Fewer than
-    /// `few` pages per color count as even.
+    /// Returns how uneven the placement on `colors` is. This is the pages of the most frequent color divided by an even share, or an even share
+    /// divided by the pages of the rarest color (at least one), whichever is more.
+    ///
+    /// The value is computed for all movable pages and for the anonymous ones, and the larger result is returned. A placement with fewer than `few`
+    /// pages per color counts as even.
     pub fn crowding(&self, colors: &[Color], few: f64) -> f64 {
         let of = |pages: &[u64]| {
             let even = pages.iter().sum::<u64>() as f64 / colors.len().max(1) as f64;

@@ -16,7 +16,7 @@ impl Pid {
     pub fn check(self) -> Result<Vec<Region>, RecolorError> {
         match self.check_locked() {
             Err(RecolorError::Traced { .. }) => {
-                // The lock is held during the second check, so that another isochrome cannot attach again meanwhile.
+                // The lock is held during the second check, so that another isochrome cannot attach again in between.
                 let _exclusive = ExclusiveLock::wait(self)?;
                 self.check_locked()
             }

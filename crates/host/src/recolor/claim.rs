@@ -1,8 +1,8 @@
 //! Claims of commands on processes, and the colors that a command hands over to the `exec` that watches over the process.
 //!
-//! `exec` watches over its program for as long as the program runs. If `recolor` moved the same program meanwhile, both would draw memory
-//! for the same pages and hold the program still alternately. So a command *claims* the processes that it works on. The `exec` stands aside
-//! while its process is claimed, also in the middle of a sweep, and takes over the colors that the command has measured.
+//! `exec` watches over its program for as long as the program runs. If `recolor` moved the same program at the same time, both would draw memory for
+//! the same pages and hold the program still alternately. So a command *claims* the processes that it works on. The `exec` stands aside while its
+//! process is claimed, also in the middle of a sweep, and takes over the colors that the command has measured.
 //!
 //! A claim is a lock on one byte of a file; the offset of the byte is the process number. The kernel releases the lock however the command ends.
 

@@ -73,7 +73,7 @@ pub struct Classified {
     pub off_color: Vec<OffColorPage>,
     /// Addresses of pages that have an allowed color, ascending.
     pub on_color: Vec<u64>,
-    /// The pages of plain memory among them.
+    /// The pages of plain memory among those with an allowed color.
     pub donors: Vec<Donor>,
     /// Frames of all pages; empty where frame numbers are hidden.
     pub frames: Vec<FrameNumber>,
@@ -81,7 +81,7 @@ pub struct Classified {
     pub held: BTreeMap<usize, Vec<usize>>,
 }
 
-/// Why a page is not moved that the kernel has merged with equal pages: it would merge them again.
+/// Reason why a page stays that the kernel has merged with equal pages: the kernel would merge it again.
 const MERGED: &str = "is merged with equal pages";
 
 /// Whether the kernel has merged a page of `region` with equal pages (KSM).

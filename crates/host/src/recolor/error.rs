@@ -36,7 +36,7 @@ pub enum RecolorError {
     Itself,
     /// The process has begun another program since it was inspected, or mapped memory where there was none.
     #[error(
-        "process {pid} has begun another program since it was looked at, or mapped memory where there was none\n  hint: try again"
+        "process {pid} has begun another program since it was inspected, or mapped memory where there was none\n  hint: try again"
     )]
     Changed {
         /// The process.
@@ -68,7 +68,8 @@ pub enum RecolorError {
     },
     /// The process filters its system calls, and the filter forbids one that a recoloring needs.
     #[error(
-        "thread {thread} of process {pid} is not allowed the system call `{call}` by its filter (seccomp), as a recoloring needs it\n  hint: allow it, or run the program without its sandbox"
+        "thread {thread} of process {pid} may not make the system call `{call}`, which a recoloring needs, because of its filter \
+         (seccomp)\n  hint: allow it, or run the program without its sandbox"
     )]
     CallForbidden {
         /// The process.
@@ -92,7 +93,7 @@ pub enum RecolorError {
     },
     /// A signal requested the end of this program during the recoloring.
     #[error(
-        "process {pid}: interrupted; what was moved stays, and nothing else is changed\n  hint: run it again for the rest"
+        "process {pid}: interrupted; moved pages keep their new frames, and nothing else is changed\n  hint: run it again for the rest"
     )]
     Interrupted {
         /// The process.
@@ -133,7 +134,7 @@ pub enum RecolorError {
         pid: i32,
     },
     /// ptrace failed.
-    #[error("process {pid}: cannot {action} thread {thread}: {source}\n  hint: a repair puts back what was changed")]
+    #[error("process {pid}: cannot {action} thread {thread}: {source}\n  hint: a repair undoes the changes")]
     Trace {
         /// The process.
         pid: i32,
@@ -157,7 +158,7 @@ pub enum RecolorError {
         source: io::Error,
     },
     /// The memory of the process cannot be read or written.
-    #[error("the memory of process {pid}: {source}\n  hint: a repair puts back what was changed")]
+    #[error("the memory of process {pid}: {source}\n  hint: a repair undoes the changes")]
     Memory {
         /// The process.
         pid: i32,
@@ -165,7 +166,7 @@ pub enum RecolorError {
         source: io::Error,
     },
     /// The journal cannot be kept.
-    #[error("{path}: {source}\n  hint: the journal keeps what must be put back; its folder must be writable")]
+    #[error("{path}: {source}\n  hint: the journal keeps the state to restore; its folder must be writable")]
     Journal {
         /// The file.
         path: PathBuf,
@@ -173,7 +174,7 @@ pub enum RecolorError {
         source: io::Error,
     },
     /// An earlier recoloring of the process was killed, and its changes have not been repaired.
-    #[error("an earlier recoloring of process {pid} was cut short\n  hint: a repair puts back what it changed")]
+    #[error("an earlier recoloring of process {pid} was cut short\n  hint: a repair undoes its changes")]
     Unrepaired {
         /// The process.
         pid: i32,
@@ -191,7 +192,8 @@ pub enum RecolorError {
     NoColors,
     /// The limit of memory is too small for any draw.
     #[error(
-        "{pages} pages are to move, and frames of these colors for them are found in about {needed} of memory; the limit is {limit}\n  hint: raise the limit, or allow more colors"
+        "finding frames of these colors for {pages} pages takes about {needed} of memory; the limit is {limit}\n  hint: raise the limit, or \
+         allow more colors"
     )]
     TooLittleMemory {
         /// Pages to move.

@@ -25,7 +25,7 @@ pub struct ExclusiveLock {
 impl ExclusiveLock {
     /// Waits for the lock in order to work on `pid`.
     ///
-    /// Fails with [`RecolorError::Interrupted`] if a signal requests the end of this program meanwhile.
+    /// Fails with [`RecolorError::Interrupted`] if a signal requests the end of this program during the wait.
     pub fn wait(pid: Pid) -> Result<ExclusiveLock, RecolorError> {
         let folder = runtime::folder();
         let path = folder.join("recolor.lock");

@@ -37,7 +37,7 @@ pub fn prefault(pid: Pid) -> Result<bool, RecolorError> {
         for Region { start, end, protection, .. } in regions {
             let advice = if protection.write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
             let touched = hold.call(libc::SYS_madvise, [start, end - start, advice as u64, 0, 0, 0])?.is_ok();
-            // Pages of a file behind its end cannot be touched. Memory that other threads of the program have unmapped meanwhile cannot either.
+            // Pages of a file behind its end cannot be touched. Memory that other threads of the program have unmapped in between cannot either.
             whole &= touched || !protection.write;
         }
         Ok(whole)

@@ -8,7 +8,7 @@
 //! Where frame numbers are hidden, colors are found by eviction tests inside the process (`remote`). The color of a page is then known
 //! only if the page was tested, or if a recoloring gave the page its frame.
 //!
-//! Shared memory, hugetlbfs, memory of devices and what the kernel maps are not moved; the report lists them as immovable.
+//! Shared memory, hugetlbfs, memory of devices and mappings of the kernel are not moved; the report lists them as immovable.
 
 mod calls;
 pub mod census;
@@ -131,10 +131,10 @@ fn zero_frame() -> Option<FrameNumber> {
     })
 }
 
-/// Why a page is not moved for which no frame of the colors was found.
+/// Reason why a page stays for which no frame of the colors was found.
 pub const LACKS_FRAME: &str = "waits for a frame of the colors";
 
-/// Why a page is not moved that is beyond the part of the pages to move at a time.
+/// Reason why a page stays that is beyond the part of the pages to move at a time.
 const TURN: &str = "waits for its turn";
 
 /// Moves the resident pages of `pid` to frames of the colors wanted, and reports the result. From then on the kernel makes no huge pages
@@ -296,7 +296,7 @@ fn draw_from_reserve(
     }
 }
 
-/// Finds the colors of `pages`, which were touched last, and classifies everything again where that has contradicted the palette.
+/// Finds the colors of `pages`, which were touched last, and classifies everything again if the tests contradict the palette.
 fn find_frames(
     pid: Pid,
     regions: &[Region],
@@ -474,7 +474,7 @@ impl<'a> Asking<'a> {
     ) -> Result<Vec<(Page, Option<Answer>)>, RecolorError> {
         let map = self.pid.page_map()?;
         let mut hold = Hold::new(self.pid, Whom::All, self.area.range(), Patience::of(self.limits.max_pause, 0))?;
-        // A page that was unmapped or replaced meanwhile cannot be tested.
+        // A page that was unmapped or replaced since then cannot be tested.
         let addresses: Vec<u64> = pages.iter().map(|(page, _)| *page).collect();
         let mut now = map.entries(&addresses)?.into_iter();
         pages.retain(|(_, entry)| now.next().is_some_and(|now| now == *entry));

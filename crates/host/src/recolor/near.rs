@@ -10,9 +10,8 @@ use crate::process::Pid;
 
 /// Guard that keeps this thread, and the helpers that it creates, on CPUs of the node that holds most of a process's memory.
 ///
-/// The kernel takes frames from the node of the CPU that touches memory. Frames of another node would be slow for the process, and NUMA
-/// balancing would soon replace them by frames of any color. On a machine with one node nothing is changed, and neither is it where this
-/// program may not run on the node.
+/// The kernel takes frames from the node of the CPU that touches memory. Frames of another node would be slow for the process, and NUMA balancing
+/// would soon replace them by frames of any color. Nothing is changed on a machine with one node, or if this program may not run on the node.
 pub struct Near {
     /// The CPUs that the thread may run on otherwise; `None` if nothing was changed.
     before: Option<CpuSet>,
@@ -44,8 +43,8 @@ impl Drop for Near {
     }
 }
 
-/// Returns the CPUs of the node that holds most of the anonymous memory of a process; `None` if the memory of the machine is one node, or if
-/// the kernel does not show where that of the process is. `numa_maps`: how to read /proc/PID/numa_maps of the process.
+/// Returns the CPUs of the node that holds most of the anonymous memory of a process; `None` if the memory of the machine is one node, or if the
+/// kernel does not show the nodes of the process's memory. `numa_maps`: how to read /proc/PID/numa_maps of the process.
 fn cpus_near(sysfs: &Sysfs, numa_maps: impl FnOnce() -> Option<String>) -> Option<Vec<CpuId>> {
     if sysfs.text("sys/devices/system/node/has_memory")?.parse::<u32>().is_ok() {
         return None;

@@ -46,7 +46,7 @@ const STACK: u64 = 64;
 /// Most entries of a table of advice.
 const PORTIONS: u64 = (SMALL_TABLE - HEADER - STACK) / size_of::<Entry>() as u64;
 
-/// Bytes that a helper touches at a time. Meanwhile the program can neither map nor unmap memory, and the helper cannot be stopped.
+/// Bytes that a helper touches at a time. While it touches them, the program can neither map nor unmap memory, and the helper cannot be stopped.
 ///
 /// With pages of 4 KiB these are the bytes of one page table, so that two helpers seldom wait for the lock of a table.
 const PORTION: u64 = 2 << 20;
@@ -312,8 +312,8 @@ impl<'a> ScratchArea<'a> {
     /// Writes to the next `pages` pages of the pool from this process, so that they get the frames that `give` frees. `give` is called with a
     /// number of frames to free before every few pages.
     ///
-    /// This works because the kernel takes the frame of a new page from the free frames of the CPU that touches it, also if another process
-    /// touches it. The program runs meanwhile. The area is mapped first if necessary.
+    /// This works because the kernel takes the frame of a new page from the free frames of the CPU that touches it, also if another process touches
+    /// it. The program runs all the time. The area is mapped first if necessary.
     pub fn touch_handed(
         &mut self,
         pages: usize,
@@ -359,8 +359,8 @@ impl<'a> ScratchArea<'a> {
         helpers.wait()
     }
 
-    /// Creates helpers that give back the touched memory, if it is so much that unmapping it would take long. Threads of the program that
-    /// map memory meanwhile would wait.
+    /// Creates helpers that give back the touched memory, if it is so much that unmapping it would take long. Otherwise threads of the program that
+    /// map memory would wait for the unmapping.
     pub fn give_back(&mut self, hold: &mut Hold) -> Result<(), RecolorError> {
         let (start, end) = (self.layout.scratch, self.touched);
         if !self.has_much_to_give_back() {

@@ -24,7 +24,7 @@ pub struct Wanted<'a> {
     pub anew: bool,
     /// Frames that are handed over before any are drawn; `None` without a reserve.
     pub reserve: Option<&'a Mutex<Reserve>>,
-    /// Parts of the memory whose pages may have some of the allowed colors only; of parts that overlap the first counts.
+    /// Parts of the memory whose pages may have some of the allowed colors only; if parts overlap, the first one counts.
     pub places: &'a [Place],
 }
 
@@ -90,13 +90,13 @@ impl<'a> Wanted<'a> {
 pub struct Limits {
     /// Most memory to touch to find frames of the colors; less is touched if the control group of the process has less left.
     pub memory: Bytes,
-    /// Whether to use every move method even where the kernel or a device may write to the pages meanwhile.
+    /// Whether to use every move method even where the kernel or a device may write to the pages during the move.
     pub force: bool,
     /// Longest time that the process may stand still at a time.
     pub max_pause: Duration,
     /// Whether to give way if another command has [claimed](super::claim) the process.
     pub gives_way: bool,
-    /// Most to move at a time, so that others do not wait long for their turn; `None` for all.
+    /// Largest part of the pages to move at a time, so that other processes do not wait long; `None` for all pages.
     pub part: Option<Part>,
 }
 

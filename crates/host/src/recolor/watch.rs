@@ -13,7 +13,7 @@ use crate::color::known::KnownColors;
 use crate::color::verified::{VERIFIED_PAGES, Verified};
 use crate::process::{Pid, Region};
 
-/// Tally of what was done so far.
+/// Tally of the work done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tally {
     /// Number of rounds in which a process was stopped and pages were moved.
@@ -29,11 +29,11 @@ pub struct Tally {
     pub touched_max: Bytes,
     /// Number of resident pages in the last round.
     pub resident: usize,
-    /// Number of these pages that are on color.
+    /// Number of resident pages that are on color.
     pub on_color: usize,
-    /// Number of these pages that are off color and can be moved.
+    /// Number of resident pages that are off color and can be moved.
     pub off_color: usize,
-    /// Number of these pages that cannot be moved, by reason.
+    /// Number of resident pages that cannot be moved, by reason.
     pub immovable: BTreeMap<String, usize>,
     /// Number of pauses by their length.
     #[serde(skip)]
@@ -43,8 +43,8 @@ pub struct Tally {
 /// Numbers of pauses by their length, and their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PauseCounts {
-    /// Number of pauses of at most 1, 2, 5, 10, 15, 20, 25, 50 and 100 ms ([`PauseCounts::LIMITS_NS`]) that no earlier number counts, and of longer
-    /// ones.
+    /// Number of pauses in each range of lengths. The ranges end at 1, 2, 5, 10, 15, 20, 25, 50 and 100 ms ([`PauseCounts::LIMITS_NS`]), and the last
+    /// one holds longer pauses.
     pub counts: [u64; 10],
     /// Sum of all pauses, in ns.
     pub sum_ns: u64,
@@ -115,13 +115,14 @@ struct Seen {
 }
 
 impl Watch {
-    /// Returns a watch that gives every page of a process that can be moved [another frame](Wanted::anew) when it moves the process for the first
-    /// time. A page with an allowed color would stay, and the kernel hands out first what other programs gave back, often frames of few colors.
+    /// Returns a watch that gives every movable page of a process [another frame](Wanted::anew) when it moves the process for the first time.
+    /// Otherwise pages with an allowed color would stay. The kernel hands out first the frames that other programs gave back, which often have few
+    /// colors.
     pub fn drawing_anew() -> Watch {
         Watch { draws_anew: true, ..Watch::default() }
     }
 
-    /// Returns the tally of what was done so far.
+    /// Returns the tally of the work done so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
@@ -250,7 +251,7 @@ impl Watch {
             self.tally.drifted += drifted as u64;
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
             (report, classified) = inspect_pages(pid, &seen.regions, wanted)?;
-            // The next round handles the pages that came meanwhile, and the pages for which no frame was found.
+            // The next round handles the pages that came during this one, and the pages for which no frame was found.
             let tried = if done.waiting > 0 { &[][..] } else { &classified.off_color[..] };
             let stubborn = tried.iter().map(|page| page.address);
             let stubborn: HashSet<u64> =

@@ -98,11 +98,11 @@ impl CallReader {
 enum Record {
     /// A thread of `process` has entered the function or returned from it.
     Call { process: i32, mark: Mark },
-    /// So many records were lost.
+    /// This number of records was lost.
     Lost(u64),
 }
 
-/// Returns what the record of kind `kind` says; `None` for other kinds, and for records that are cut off. [perf_event_open(2), "MMAP layout"]
+/// Returns the content of a record of kind `kind`; `None` for other kinds, and for records that are cut off. [perf_event_open(2), "MMAP layout"]
 fn parse(kind: u32, body: &[u8], [entering, returning]: [u64; 2]) -> Option<Record> {
     const LOST: u32 = 2;
     const SAMPLE: u32 = 9;

@@ -1,10 +1,11 @@
 //! Watches the clock on CPUs for gaps that nobody reports: in the time that the tasks of a run leave, and after the run.
 //!
-//! A thread reads the clock without end. Where two readings are far apart, something else had the CPU. If that was another thread, or a
-//! hypervisor that counts what it takes, the kernel did not account the time to this thread. What it did account nobody reports.
+//! A thread reads the clock without end. If two readings are far apart, something else had the CPU in between. The kernel does not account this time
+//! to the thread if another thread had the CPU, or a hypervisor that reports steal time. If the kernel does account the time to the thread, nobody
+//! reports the gap.
 //!
-//! The thread has no real-time priority, and beside tasks the lowest of all (SCHED_IDLE), so whoever wants the CPU gets it. Only the time that it
-//! had itself counts as watched.
+//! The thread has no real-time priority, and beside tasks the lowest of all (SCHED_IDLE), so any other thread that needs the CPU gets it. Only the
+//! time that the watching thread had itself counts as watched.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,8 +31,8 @@ const KEPT_MAX: usize = 1 << 20;
 /// Time after which the two clocks are compared again, so that they do not drift apart.
 const COMPARED: Ns = Ns(10_000_000);
 
-/// Shortest and longest time for which CPUs are watched after a run. In between it is three times the length of the run: if no gap is seen, jobs of
-/// four intervals are then more than gaps account for.
+/// Shortest and longest time for which CPUs are watched after a run. In between it is three times the length of the run: if no gap is seen, exceeding
+/// jobs in four intervals are then more than gaps account for.
 const WATCHED: [Ns; 2] = [Ns(1_000_000_000), Ns(120_000_000_000)];
 
 /// Returns how long to watch the CPUs of a run of this length.
@@ -87,7 +88,7 @@ impl WatchBeside {
         WatchBeside { over, thread: Some(thread) }
     }
 
-    /// Asks the watch to end, which it does once it has the CPU.
+    /// Asks the watch to end. It ends once its thread has the CPU.
     pub fn stop(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -142,15 +143,15 @@ fn nanoseconds() -> impl Fn() -> u64 {
 
 /// A gap.
 struct Gap {
-    /// Time at which it was over, by the clock that is read.
+    /// Time at which the gap was over, by the clock that is read.
     at: Ns,
-    /// Time accounted to the thread until then.
+    /// Time accounted to the thread until the gap was over.
     accounted: Ns,
     length: Ns,
 }
 
-/// Reads the clock `now` until `over`, which is asked whenever the clocks are compared. Returns the time that `cpu_time` accounted to this
-/// thread meanwhile, and the parts of that which were gaps of more than `threshold`. All times are in ns.
+/// Reads the clock `now` until `over` returns true, which is called whenever the clocks are compared. Returns the time that `cpu_time` accounted to
+/// this thread in the watch, and the parts of this time that were gaps of more than `threshold`. All times are in ns.
 fn read(
     mut now: impl FnMut() -> u64,
     mut cpu_time: impl FnMut() -> u64,

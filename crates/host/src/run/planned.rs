@@ -146,7 +146,7 @@ pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMis
 
 /// Share of a CPU that the kernel itself reserves for ordinary tasks, unless it was changed. [Linux, kernel/sched/deadline.c, dl_server_init]
 const FAIR_SERVER: f64 = 0.05;
-/// First version of Linux that does so.
+/// First version of Linux that reserves a share of each CPU for ordinary tasks.
 const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
 
 /// Returns the share of `cpu` that the kernel admits for all tasks scheduled by deadlines together.

@@ -20,7 +20,7 @@ const COLD: u64 = 20;
 const RUNS_MAX: usize = 10;
 
 /// Runs at least `jobs` jobs of `program` at its period on `cpu`, and returns their measurements; `None` if the run was interrupted. A run in which
-/// all jobs had steal time is made again.
+/// all jobs had steal time is repeated.
 ///
 /// The program runs in the groups that it `joins` ([`Planned::joins`]), on the memory that `move_to_colors` gives it. `counted` is the event to count.
 /// The execution time of a job is the time for which the program had the CPU from its release until it slept again. The rest of the response

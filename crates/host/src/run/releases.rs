@@ -4,8 +4,8 @@
 //! A job that has to wait for the previous job counts as released when it was due. So each program has at most one job at a time, and a line
 //! that it prints completes this job.
 //!
-//! Bounds hold for releases that are at least a period apart. If this thread itself is held up, by the hypervisor for example, the releases that
-//! fall due meanwhile are skipped and counted. Making all of them at once afterwards would not be covered by any bound.
+//! Bounds hold for releases that are at least a period apart. If this thread itself is held up, by the hypervisor for example, the releases that fall
+//! due in this time are skipped and counted. No bound would hold if all of them were made at once afterwards.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -33,7 +33,7 @@ pub const VARIABLE: &str = "ISOCHROME_RUN";
 /// Signal that kills a program (SIGKILL).
 const KILL: i32 = 9;
 
-/// Number of rounds over all threads. Threads that start meanwhile inherit the affinity of their parents, so one round is not enough.
+/// Number of rounds over all threads. Threads that start during a round inherit the affinity of their parents, so one round is not enough.
 const ROUNDS: usize = 4;
 
 /// A thread that was kept off some CPUs.
@@ -193,7 +193,7 @@ impl Journal {
 
     fn end_programs(&self) -> usize {
         let mut ended = 0;
-        // A program may fork meanwhile; its children are killed in a later round.
+        // A program may fork during this round; its children are killed in a later round.
         for _ in 0..ROUNDS {
             let left: Vec<i32> =
                 marked(&self.mark).into_iter().filter(|pid| *pid as u32 != std::process::id()).collect();

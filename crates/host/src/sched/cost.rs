@@ -45,8 +45,8 @@ pub fn record_cost(source: &mut dyn Source, cpu: CpuId) -> Option<RecordCost> {
     RecordCost::of(cpu, &pairs)
 }
 
-/// Lets two threads pass `cpu` to each other [`COST_HANDOFFS`] times, and returns their CPU time in ns. `None` if they may not run there, or
-/// do not finish in time; then they continue by themselves.
+/// Lets two threads pass `cpu` to each other [`COST_HANDOFFS`] times, and returns their CPU time in ns. `None` if they may not run there, or do not
+/// finish in time; in the latter case the threads go on until they finish.
 fn handoffs(cpu: CpuId) -> Option<f64> {
     let (to_second, from_first) = sync_channel::<()>(1);
     let (to_first, from_second) = sync_channel::<()>(1);

@@ -22,7 +22,8 @@ pub enum SchedError {
     },
     /// The kernel does not report to this user when other threads get and leave a CPU.
     #[error(
-        "who has a CPU when is not reported to this user, kernel.perf_event_paranoid is {paranoid}: {refused}\n  hint: watch processes of your own; run as root; or, as root: setcap cap_perfmon,cap_dac_read_search,cap_ipc_lock=ep PATH of this program"
+        "switches of CPUs are not reported to this user, kernel.perf_event_paranoid is {paranoid}: {refused}\n  hint: watch processes of \
+         your own; run as root; or, as root: setcap cap_perfmon,cap_dac_read_search,cap_ipc_lock=ep PATH of this program"
     )]
     SwitchesForbidden {
         /// `kernel.perf_event_paranoid`, or `unknown`.

@@ -1,9 +1,10 @@
-//! What the fuzz target `records` needs: the readers of rings of the kernel.
+//! Readers of the kernel's rings, for the fuzz target `records`.
 
 use super::bpf::{self, btf::Btf};
 use super::{perf, tracefs};
 
-/// Reads `bytes` as what the kernel writes: a page of tracefs, a record of performance events or of a program in the kernel, and its types.
+/// Reads `bytes` as each kind of data that the kernel writes: a page of tracefs, a record of performance events or of a program in the kernel, and
+/// its types.
 pub fn read_records(bytes: &[u8]) {
     tracefs::page_events(bytes, |_, _| {});
     for kind in 0..16 {

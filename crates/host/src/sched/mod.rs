@@ -1,4 +1,4 @@
-//! Events of the scheduler, and what is inferred from them: slices of threads, and jobs of tasks.
+//! Events of the scheduler, and the slices of threads and jobs of tasks that are inferred from them.
 //!
 //! Events come from a [`source`], which is chosen when it is [opened](open): programs in the kernel ([`bpf`]), the rings of performance events ([`perf`]), or those of tracefs
 //! ([`tracefs`]). Counts may come from tasks that poll instead ([`polling`]). Every source appends [`SchedEvent`]s CPU by CPU; readers of
@@ -41,13 +41,13 @@ pub enum EventKind {
     Switch {
         /// The thread that had the CPU; 0 for the idle task.
         from: i32,
-        /// Name of that thread; empty if the source does not report it.
+        /// Name of the thread that had the CPU; empty if the source does not report it.
         from_name: ThreadName,
         /// Switch-out reason of the thread that had the CPU.
         reason: SwitchOut,
         /// The thread that has the CPU from now on; 0 for the idle task.
         to: i32,
-        /// Name of that thread; empty if the source does not report it.
+        /// Name of the thread that has the CPU from now on; empty if the source does not report it.
         to_name: ThreadName,
         /// The counters of the CPU; a default reading if the source has no counters.
         reading: GroupReading,
@@ -57,7 +57,8 @@ pub enum EventKind {
         /// The thread.
         thread: i32,
     },
-    /// A sleeping thread was made runnable. This may come from its own CPU, once that CPU serves the interrupt by which another one asks for it.
+    /// A sleeping thread was made runnable. This may come from its own CPU, once that CPU serves the interrupt by which another CPU requests the
+    /// wake-up.
     Wakeup {
         /// The thread.
         thread: i32,
@@ -85,7 +86,7 @@ pub enum EventKind {
     },
     /// The kernel had no room for some records before this event.
     Lost {
-        /// Number of these records.
+        /// Number of lost records.
         records: u64,
     },
     /// A task of isochrome that polls has read the counters of its CPU.

@@ -1,7 +1,7 @@
 //! Counters that tasks of isochrome poll: one task of the highest priority on every CPU wakes up at a set rate. [Sebek2002, §3.2.1]
 //!
-//! Polling exists for comparison. A task that polls takes the CPU from the task that it watches, and the counts between two polls belong to
-//! all tasks that had the CPU meanwhile, although they are attributed to the interrupted one.
+//! Polling exists for comparison. A task that polls takes the CPU from the task that it watches, and the counts between two polls belong to all tasks
+//! that had the CPU in between, although they are attributed to the interrupted one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

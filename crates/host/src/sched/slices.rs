@@ -218,7 +218,7 @@ impl Slices {
         // Repeated, because threads may have started others before they were attached.
         for _ in 0..ATTACH_ROUNDS {
             let threads = match threads_of(pid) {
-                // The process has ended meanwhile.
+                // The process has ended since then.
                 Err(_) if !attached.is_empty() => break,
                 threads => threads?,
             };
@@ -228,7 +228,7 @@ impl Slices {
             }
             for thread in &fresh {
                 self.switches.attach(*thread)?;
-                // A thread that has ended meanwhile has no name.
+                // A thread that has ended since then has no name.
                 let name = fs::read(format!("/proc/{thread}/comm")).unwrap_or_default();
                 self.splitter.names.insert(*thread, ThreadName::of(name.trim_ascii_end()));
             }

@@ -157,7 +157,7 @@ pub(super) fn page_events(page: &[u8], mut each: impl FnMut(Ns, &[u8])) -> u64 {
 pub struct Tracefs {
     folder: PathBuf,
     cpus: Vec<CpuId>,
-    /// Those of the CPUs whose switches are not recorded now.
+    /// The watched CPUs whose switches are not recorded now.
     off: Vec<CpuId>,
     rings: Vec<(CpuId, File)>,
     layout: Layout,

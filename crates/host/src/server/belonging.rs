@@ -1,4 +1,4 @@
-//! Who belongs to which class: looking for processes, deciding about them, and making them members.
+//! Membership in classes: finds processes, decides to which class each belongs, and makes them members.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use crate::recolor::watch::Watch;
 use crate::runtime;
 
 impl Server {
-    /// Decides which processes belong to which class: those that were `started`, and those about which it is time to decide again. If it is not known
-    /// which were started, looks at all, and forgets those that have ended.
+    /// Decides to which class processes belong: the processes that were `started`, and those whose decision is due again. If it is not known which
+    /// processes were started, lists all processes, and forgets those that have ended.
     pub(super) fn look(&mut self, started: Started) {
         let server = std::process::id() as i32;
         let mut known: BTreeSet<i32> = self.decisions.keys().copied().collect();
@@ -54,7 +54,7 @@ impl Server {
         let mut inherited = false;
         for pid in undecided {
             let Ok((facts, started)) = facts(pid, &self.users) else {
-                // It has ended meanwhile.
+                // It has ended since then.
                 self.decisions.remove(&pid.0);
                 continue;
             };
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Forgets requests about what has ended, and the classes that were made for them.
+    /// Forgets requests about processes and control groups that have ended, and the classes that were made for them.
     pub(super) fn purge(&mut self) {
         let count = |requests: &Requests| requests.granted().len() + requests.places.len();
         let before = count(&self.requests);

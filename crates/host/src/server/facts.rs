@@ -1,4 +1,4 @@
-//! What is known of a process, to decide which class of a policy it belongs to.
+//! Facts about a process that decide to which class of a policy it belongs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +46,7 @@ pub fn processes() -> Vec<Pid> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid).collect()
 }
 
-/// Returns what is known of `pid`, and its start time in ticks since boot.
+/// Returns the facts about `pid`, and its start time in ticks since boot.
 pub fn facts(pid: Pid, users: &Users) -> Result<(Facts, u64), ProcessError> {
     let status = pid.text("status")?;
     let first = |key| status_of(&status, key).split_ascii_whitespace().next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The memory server: keeps the programs of a policy on the colors of their classes. [Liedtke1997, §5.1]
 //!
-//! When a process was started, and once a second, it reads which processes there are, and decides by the policy which class each belongs to. Each
-//! member is moved when it is new, and inspected again when the kernel's counters say that its pages may have other frames.
+//! When a process was started, and once a second, the server lists the processes, and decides by the policy to which class each belongs. It moves
+//! each new member. It inspects a member again when the kernel's counters show that pages may have other frames.
 //!
 //! The server holds the colors that classes have for themselves in the ledger, so nobody else gets them. Members run on as they are when the
 //! server ends.
@@ -41,16 +41,16 @@ use crate::process::Pid;
 use crate::recolor::watch::{PauseCounts, Tally, Watch};
 use crate::recolor::{Part, Place, RecolorError};
 
-/// Time between two looks at which processes there are.
+/// Time between two listings of all processes.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time after which the decision about a process is made again: it may have executed another program, or have been put into another group.
 const DECIDE_AGAIN: Duration = Duration::from_secs(5);
-/// Age of a process below which the decision is made again at every look.
+/// Age of a process below which the decision is made again at every listing.
 const FRESH: Duration = Duration::from_secs(3);
 /// Time between two inspections of a member while it grows, and while nothing happens.
 const GROWING: Duration = Duration::from_millis(100);
 const IDLE: Duration = Duration::from_secs(1);
-/// Time after which a member is inspected though nothing seems to have happened.
+/// Time after which a member is inspected even if nothing indicates that its pages have other frames.
 const INSPECT_ANYWAY: Duration = Duration::from_secs(60);
 /// Time that measuring some frames of the reserve takes at most where the caches are not busy.
 const MEASURED: Duration = Duration::from_millis(200);
@@ -58,13 +58,13 @@ const MEASURED: Duration = Duration::from_millis(200);
 const REFILL: Duration = Duration::from_secs(1);
 /// Share of the time in which some task waits for memory, in percent, above which the reserve is given back, and below which it is taken again.
 const STALLS: (f64, f64) = (1.0, 0.1);
-/// Most pages that are moved at a time: of a class that has the rest, and of another one, which needs several times as much memory to find frames
-/// for. Only one process is recolored at a time on the whole machine.
+/// Largest number of pages that are moved at a time: for a class that has the rest, and for another class, which needs several times as much memory
+/// to find frames. Only one process is recolored at a time on the whole machine.
 const PAGES_AT_ONCE: (usize, usize) = (1 << 13, 1 << 15);
-/// Time after which a member is not stopped again to move more: where pauses move few pages, these would take minutes.
+/// Time after which a member is not stopped again to move more pages. If each pause moves few pages, moving all would take minutes.
 const TIME_AT_ONCE: Duration = Duration::from_secs(2);
-/// Longest time for which members of classes that have the rest wait for members of other classes: for one that is new to come to its colors, and
-/// for others that are due.
+/// Longest time for which members of classes that have the rest wait for members of other classes: until a new one has come to its colors, and until
+/// those that are due have been inspected.
 const COMING: Duration = Duration::from_secs(5);
 /// Longest time between two attempts to move a member that cannot be moved.
 const REST_MAX: Duration = Duration::from_secs(60);
@@ -99,7 +99,7 @@ pub struct Server {
     all: Coloring,
     /// The policy as it was read.
     filed: Policy,
-    /// This policy with the classes of requests.
+    /// The policy with the classes of requests.
     policy: Policy,
     requests: Requests,
     classes: Vec<ClassColors>,
@@ -112,7 +112,7 @@ pub struct Server {
     members: BTreeMap<i32, Member>,
     next_look: Instant,
     notice: Notice,
-    /// Time of the next look at all processes.
+    /// Time of the next listing of all processes.
     next_whole_look: Instant,
     next_refill: Instant,
     /// Time before which the frames of the reserve are not measured, after an attempt has failed.
@@ -134,16 +134,16 @@ struct ClassColors {
 struct Decision {
     belongs: Belongs,
     at: Instant,
-    /// Time until which the decision is made again at every look.
+    /// Time until which the decision is made again at every listing.
     fresh_until: Instant,
 }
 
-/// Which colors of its class a process has.
+/// Colors of its class that a process has.
 #[derive(Clone, Default, PartialEq)]
 struct Portion {
     /// Indices of the colors among those of the class; `None` for all.
     colors: Option<Vec<u32>>,
-    /// Parts of its memory that have some of these colors only.
+    /// Parts of the process's memory that have only some of its colors.
     places: Vec<Place>,
 }
 
@@ -166,14 +166,14 @@ struct Member {
     trouble: Option<String>,
     seconds_to_colors: Option<f64>,
     verified: Option<Verified>,
-    /// Whether it has come to its colors, and no eviction tests were made yet.
+    /// Whether the member has come to its colors, but no eviction tests were made yet.
     untested: bool,
 }
 
 impl Server {
     /// Returns a server that has `policy` in force, with colors of `all`.
     ///
-    /// What was put into classes by request of an earlier server with the same `folder` stays there.
+    /// Processes and control groups that an earlier server with the same `folder` put into classes by request stay there.
     ///
     /// Fails if the classes cannot have their colors, if others hold them, or if others could have written the requests.
     pub fn new(all: Coloring, policy: Policy, folder: &Path) -> Result<Server, ServerError> {
@@ -201,7 +201,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Replaces the policy, and returns what changes, a line for each class. Where this fails, the old policy stays in force.
+    /// Replaces the policy, and returns the changes, a line for each class. Where this fails, the old policy stays in force.
     pub fn put_in_force(&mut self, filed: Policy) -> Result<Vec<String>, ServerError> {
         let policy = self.requests.added_to(&filed);
         let assigned = self.assign(&policy)?;
@@ -279,8 +279,8 @@ impl Server {
         self.classes.iter().map(|class| class.assigned.clone()).collect()
     }
 
-    /// Looks for processes, and inspects one member, or tests it by eviction. Returns the time until there is more to do. Between two rounds, clients
-    /// may have the server.
+    /// Lists the processes if that is due, and inspects one member or tests it by eviction. Returns the time until there is more to do. Between two
+    /// rounds, clients may have the server.
     pub fn round(&mut self) -> Duration {
         let begin = Instant::now();
         if begin >= self.next_look {
@@ -362,7 +362,7 @@ impl Server {
         )
     }
 
-    /// Puts a process or control group into a class for a client. Returns what was done, in words.
+    /// Puts a process or control group into a class for a client. Returns the outcome, in words.
     pub fn request(&mut self, join: &Join, peer: Peer) -> Result<String, RequestError> {
         // The user may have been added since.
         self.users = Users::of_this_machine();
@@ -407,7 +407,7 @@ impl Server {
         let (begin, pauses) = (Instant::now(), member.watch.tally().pauses);
         let errors = coloring.with(|wanted| member.watch.round(&[pid], wanted, &coloring.limits));
         member.inspected = Some(Instant::now());
-        // What the move itself has touched is no change of the program's.
+        // What the move itself has touched is not a change of the program's.
         member.vitals = Vitals::of(pid, moved_by_the_kernel());
         let rest = match errors.into_iter().next() {
             None => {
@@ -523,20 +523,20 @@ impl Server {
     }
 }
 
-/// What decides which member comes next.
+/// Properties of a member that decide which member comes next.
 #[derive(Clone, Copy)]
 struct Turn {
     pid: i32,
-    /// Time at which it is due.
+    /// Time at which the member is due.
     next: Instant,
-    /// Whether its class has the rest.
+    /// Whether the member's class has the rest.
     has_rest: bool,
-    /// Whether it is new and not on its colors yet.
+    /// Whether the member is new and not on its colors yet.
     is_coming: bool,
 }
 
-/// Returns which of `members` comes next of those that are due at `time`, and whether its class has the rest. Those of classes that have the rest
-/// come after all others, and not while another one is new, unless they have waited for [`COMING`].
+/// Returns the next of `members` that is due at `time`, and whether its class has the rest. Members of classes that have the rest come after all
+/// others. They also wait while another member is new, but no longer than [`COMING`].
 fn next_in_turn(members: impl Iterator<Item = Turn> + Clone, time: Instant) -> Option<(i32, bool)> {
     let is_new = members.clone().any(|member| !member.has_rest && member.is_coming);
     let yields = |member: &Turn| member.has_rest && time < member.next + COMING;

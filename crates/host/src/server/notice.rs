@@ -6,12 +6,12 @@ use std::fs;
 use crate::sched::bpf::StartedProcesses;
 use crate::sched::open;
 
-/// Processes that were started since the last look.
+/// Processes that were started since the last call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Started {
     /// These processes were started or have executed a program; some may have ended.
     These(BTreeSet<i32>),
-    /// Some process may have been started. Which, is not known.
+    /// Some processes may have been started, but it is not known which.
     Unknown,
     /// No process was started. One may have executed another program.
     Nothing,

@@ -23,7 +23,7 @@ const PLACES_MAX: usize = 64;
 const PLACES_OF_USER_MAX: usize = 4096;
 
 impl Server {
-    /// Keeps a part of a member's memory on some of its colors. Returns what was done, in words.
+    /// Keeps a part of a member's memory on some of its colors. Returns the outcome, in words.
     pub fn place(&mut self, placing: &Placing, peer: Peer) -> Result<String, RequestError> {
         let pid = process_of(peer, placing.pid)?;
         // It may have been started, or put into its class, a moment ago.
@@ -88,15 +88,15 @@ impl Placed {
     }
 }
 
-/// Returns what tells the program that `pid` executes from the one that it executed before: the address at which the kernel has begun its stack, which
-/// is drawn at random for each. [Linux, proc_pid_stat(5), startstack]
+/// Returns a value that distinguishes the program that `pid` executes from the one that it executed before: the first address of the stack, which the
+/// kernel draws at random for each program. [Linux, proc_pid_stat(5), startstack]
 fn program_of(pid: Pid) -> Option<u64> {
     const STARTSTACK: usize = 28;
     pid.stat(STARTSTACK).ok()
 }
 
-/// Returns the places in `all` of process `pid`, which was started at `started` and has `colors` colors, by their addresses. Places without any of these
-/// colors are left out, and those of a program that the process executed before.
+/// Returns the places in `all` of process `pid`, which was started at `started` and has `colors` colors, by their addresses. Places without any of
+/// these colors, and places of a program that the process executed before, are left out.
 pub fn places_of(all: &[Placed], pid: i32, started: u64, colors: usize) -> Vec<Place> {
     let is_own = |placed: &&Placed| placed.owner.pid as i32 == pid && placed.owner.start_ticks == started;
     let mut own = all.iter().filter(is_own).peekable();

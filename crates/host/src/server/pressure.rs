@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Share of the last ten seconds in which some task waited for memory, in percent; `None` where the kernel does not report it. [Linux,
+/// Returns the share of the last ten seconds in which some task waited for memory, in percent; `None` where the kernel does not report it. [Linux,
 /// Documentation/accounting/psi.rst]
 pub fn memory_stalls() -> Option<f64> {
     of_text(&fs::read_to_string("/proc/pressure/memory").ok()?)

@@ -1,4 +1,5 @@
-//! Processes and control groups that were put into classes by request: who may ask for what, and what lasts when the server is restarted.
+//! Processes and control groups that were put into classes by request: the rules for requests, and the file that keeps them when the server is
+//! restarted.
 //!
 //! Root may put anything into any class, and may ask for a class of its own for a control group. Other users may put their own processes into
 //! classes that name them as clients, if no exclusive class has these processes by the policy.
@@ -26,12 +27,12 @@ const FILE: &str = "requests.json";
 /// Most processes and control groups that a user may have in classes by request.
 const PROCESSES_MAX: usize = 1000;
 
-/// Who asks.
+/// The client that makes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Number of the process, in the server's PID namespace.
+    /// Number of the client's process, in the server's PID namespace.
     pub pid: i32,
-    /// Number of its user.
+    /// Number of the client's user.
     pub uid: u32,
 }
 
@@ -44,7 +45,7 @@ pub struct Join {
     /// Number of the process; `None` for the process that asks.
     #[serde(default)]
     pub pid: Option<i32>,
-    /// Whether all processes of the control group of this process are meant, also later ones.
+    /// Whether all processes of the control group of this process are meant, including later ones.
     #[serde(default)]
     pub group: bool,
     /// Some of the colors of the class, as a list such as `0-1`, where 0 is the first color of the class; `None` for all.
@@ -58,7 +59,7 @@ pub struct Join {
 pub enum Destination {
     /// A class of the policy.
     Class(String),
-    /// A class of its own with so much of the cache, as long as the control group has processes.
+    /// A class of its own with this much of the cache, as long as the control group has processes.
     Cache(Bytes),
 }
 
@@ -67,7 +68,7 @@ pub enum Destination {
 pub struct Request {
     /// Name of the class.
     pub class: String,
-    /// What was put into it.
+    /// The process or control group that was put into the class.
     pub who: Who,
     /// Number of the user who made the request.
     pub uid: u32,
@@ -77,11 +78,11 @@ pub struct Request {
     pub colors: Option<Vec<u32>>,
 }
 
-/// What was put into a class.
+/// A process or control group that was put into a class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Who {
-    /// A process, and what it forks.
+    /// A process, and the processes that it forks.
     Process(Owner),
     /// A control group, by its path from the root of its hierarchy.
     Group(String),
@@ -95,7 +96,7 @@ pub enum RequestError {
     NoSuchClass {
         /// The name.
         class: String,
-        /// The classes that there are.
+        /// Names of all classes.
         there: String,
     },
     /// The class is not open to the user.
@@ -121,7 +122,7 @@ pub enum RequestError {
     Taken {
         /// The process.
         pid: i32,
-        /// Its class.
+        /// The class of the process.
         class: String,
     },
     /// Only root may do this.
@@ -142,7 +143,7 @@ pub enum RequestError {
         /// Number of its colors.
         count: usize,
     },
-    /// The class has what others leave.
+    /// The class has the colors that other classes leave.
     #[error("class {class} has the rest, so its colors change\n  hint: ask for all of them, without a list")]
     Unsteady {
         /// The class.

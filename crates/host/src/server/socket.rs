@@ -1,7 +1,7 @@
 //! The server's socket: one request and one answer per connection, each a line of JSON.
 //!
-//! Requests are small. The kernel says who asks ([Linux, unix(7), SO_PEERCRED]), and all but [`Ask::Join`], [`Ask::Place`] and [`Ask::Reload`] only read. A client that is slow,
-//! sends too much or sends nonsense gets an error, if it still reads, and is disconnected.
+//! Requests are small. The kernel identifies the client ([Linux, unix(7), SO_PEERCRED]), and all but [`Ask::Join`], [`Ask::Place`] and
+//! [`Ask::Reload`] only read. A client that is slow, sends too much or sends nonsense gets an error, if it still reads, and is disconnected.
 
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -31,9 +31,9 @@ const NAME: &str = "serve.sock";
 const REQUEST_MAX: u64 = 4096;
 /// Longest time that a client may take to send its request, and to take its answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Most clients at a time. Others are let go at once, and ask again.
+/// Most clients at a time. Further clients are disconnected at once, and ask again.
 const CLIENTS_MAX: usize = 32;
-/// Longest time for which a client that is let go asks again, and the pause in between.
+/// Longest time for which a disconnected client repeats its request, and the pause between two attempts.
 const ASKING: Duration = Duration::from_secs(5);
 const BETWEEN: Duration = Duration::from_millis(50);
 
@@ -43,11 +43,11 @@ const BETWEEN: Duration = Duration::from_millis(50);
 pub struct Request {
     /// Version of the request: [`VERSION`].
     pub version: u32,
-    /// What is asked.
+    /// The question.
     pub ask: Ask,
 }
 
-/// What a client asks.
+/// Question of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
@@ -56,15 +56,15 @@ pub enum Ask {
     /// The state of the server, and its number. If the number is still this one, the answer comes when the state has changed, or after 1 s. The
     /// first state has the number 1.
     Next(u64),
-    /// To which class a process belongs, and why.
+    /// The class to which a process belongs, and the reason.
     Explain(i32),
     /// The text of the policy in force.
     Policy,
-    /// To be put into a class.
+    /// Put a process or control group into a class.
     Join(Join),
-    /// To have a part of a process's memory on some of its colors.
+    /// Keep a part of a process's memory on some of its colors.
     Place(Placing),
-    /// To read the policy again and put it in force; for root and the server's own user.
+    /// Read the policy again and put it in force; for root and the server's own user.
     Reload,
 }
 
@@ -73,11 +73,11 @@ pub enum Ask {
 pub struct Answer {
     /// Version of the answer: [`VERSION`].
     pub version: u32,
-    /// What it says.
+    /// Content of the answer.
     pub say: Say,
 }
 
-/// What the server says.
+/// Content of an answer of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Say {
@@ -162,7 +162,7 @@ pub fn answer(line: &[u8], peer: Peer, answerer: &Answerer) -> Answer {
     let say = match serde_json::from_slice::<Request>(line) {
         _ if !line.ends_with(b"\n") => Say::Error(format!("a request is one line of at most {REQUEST_MAX} bytes")),
         Ok(Request { version: VERSION, ask }) => answerer(ask, peer),
-        Ok(Request { version, .. }) => Say::Error(format!("version {version} is not spoken here, but {VERSION}")),
+        Ok(Request { version, .. }) => Say::Error(format!("version {version} is not supported, only {VERSION}")),
         Err(error) => Say::Error(format!("not understood: {error}")),
     };
     Answer { version: VERSION, say }
@@ -174,7 +174,7 @@ pub enum AskError {
     /// No server runs.
     #[error("no server runs\n  hint: isochrome serve --config FILE")]
     NoServer,
-    /// The server gives this reason why it does not do it.
+    /// The server refuses the request for this reason.
     #[error("{0}")]
     Refused(String),
     /// The server cannot be reached, or its answer cannot be read.

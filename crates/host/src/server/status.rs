@@ -23,7 +23,7 @@ pub struct Status {
     pub left_alone: usize,
     /// Number of pages in the reserve of frames; 0 without one, and while memory is short.
     pub reserve_pages: usize,
-    /// Number of these pages of known color.
+    /// Number of pages in the reserve whose color is known.
     #[serde(default)]
     pub reserve_known: usize,
 }
@@ -35,13 +35,13 @@ pub struct ClassStatus {
     pub class: String,
     /// Colors of the class, as a list such as `0-3,8`.
     pub colors: String,
-    /// Whether no other class has them.
+    /// Whether no other class has these colors.
     pub exclusive: bool,
-    /// Memory of the machine whose frames have these colors, in bytes, with what others have of it.
+    /// Memory of the machine whose frames have these colors, in bytes, including memory that others use.
     pub memory: Bytes,
-    /// Pauses of its members since the policy was read.
+    /// Pauses of the members since the policy was read.
     pub pauses: PauseCounts,
-    /// Its members.
+    /// Members of the class.
     pub members: Vec<MemberStatus>,
 }
 
@@ -54,11 +54,11 @@ pub struct MemberStatus {
     pub name: String,
     /// Number of resident pages at the last inspection.
     pub resident: usize,
-    /// Number of these pages that are on color.
+    /// Number of resident pages that are on color.
     pub on_color: usize,
-    /// Number of these pages that are off color and can be moved.
+    /// Number of resident pages that are off color and can be moved.
     pub off_color: usize,
-    /// Number of these pages that cannot be moved, by reason: shared memory and files among them.
+    /// Number of resident pages that cannot be moved, by reason; they include shared memory and files.
     pub immovable: BTreeMap<String, usize>,
     /// Number of times that pages were moved.
     pub sweeps: u64,
@@ -68,15 +68,15 @@ pub struct MemberStatus {
     pub pause_ns_max: u64,
     /// Time from when the process was noticed until it was on its colors, in s; `None` if it is not yet.
     pub seconds_to_colors: Option<f64>,
-    /// Number of pages that eviction tests judged, and of those found on color; `None` if none were made.
+    /// Number of pages that eviction tests judged, and number of these pages that were on color; `None` if no tests were made.
     pub verified: Option<(usize, usize)>,
-    /// Why the process could not be moved at the last attempt.
+    /// Reason why the process could not be moved at the last attempt.
     pub trouble: Option<String>,
 }
 
 impl ClassStatus {
-    /// Returns the resident memory of the members, if that is more than four fifths of the memory with the colors of the class: then not all of
-    /// it may find frames. [Kim2013, co-partitioning of memory and cache]
+    /// Returns the resident memory of the members, if that is more than four fifths of the memory with the colors of the class. There may then be too
+    /// few frames for it. [Kim2013, co-partitioning of memory and cache]
     pub fn crowded(&self) -> Option<Bytes> {
         let pages: usize = self.members.iter().map(|member| member.on_color + member.off_color).sum();
         let bytes = Bytes((pages * page_bytes()) as u64);
@@ -84,16 +84,16 @@ impl ClassStatus {
     }
 }
 
-/// Memory in use that the server moves nowhere, so that it may have any color.
+/// Memory in use that the server does not move, so that it may have any color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unmanaged {
     /// Memory of the kernel: its objects, stacks, page tables and data by CPU.
     pub kernel: Bytes,
     /// Files that the kernel keeps in memory.
     pub files: Bytes,
-    /// Shared memory, of members as well.
+    /// Shared memory, including that of members.
     pub shared: Bytes,
-    /// Other memory of programs that are no members.
+    /// Memory of programs that are not members, without shared memory.
     pub programs: Bytes,
 }
 
@@ -103,7 +103,7 @@ impl Status {
         self.unmanaged_of(&Sysfs::system())
     }
 
-    /// [proc(5), /proc/meminfo]
+    /// Returns the memory of the machine of `sysfs` that is not managed; `None` if it is not reported. [proc(5), /proc/meminfo]
     fn unmanaged_of(&self, sysfs: &Sysfs) -> Option<Unmanaged> {
         let of = |name: &str| sysfs.memory(name).map_or(0, |bytes| bytes.0);
         let pages = |class: &ClassStatus| -> usize { class.members.iter().map(|of| of.on_color + of.off_color).sum() };

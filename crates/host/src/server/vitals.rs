@@ -4,8 +4,8 @@ use std::fs;
 
 use crate::process::Pid;
 
-/// The kernel's counters of what moves pages behind a program's back: migration (compaction, NUMA balancing, memory taken offline), and huge
-/// pages that are made or split. [Linux, mm/vmstat.c]
+/// The kernel's counters of events that move pages without the program's knowledge: migration (compaction, NUMA balancing, memory taken offline), and
+/// huge pages that are made or split. [Linux, mm/vmstat.c]
 const COUNTERS: [&str; 6] = [
     "pgmigrate_success",
     "thp_migration_success",
@@ -15,12 +15,12 @@ const COUNTERS: [&str; 6] = [
     "ksm_swpin_copy",
 ];
 
-/// What is compared from one look to the next.
+/// Values that are compared from one inspection to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vitals {
     /// Start time of the process, in ticks since boot.
     pub started: u64,
-    /// Page faults of the process so far: every page that it touches for the first time, and every page that the kernel brings back, is one.
+    /// Number of page faults of the process so far. Each page that it touches for the first time, or that the kernel brings back, causes one.
     faults: u64,
     /// Sum of the kernel's counters.
     moved: u64,
@@ -40,7 +40,7 @@ fn sum_of(vmstat: &str) -> u64 {
 }
 
 impl Vitals {
-    /// Returns the vitals of `pid`, given what the kernel has moved so far; `None` if the process has ended.
+    /// Returns the vitals of `pid`, given the number of pages that the kernel has moved so far; `None` if the process has ended.
     pub fn of(pid: Pid, moved: u64) -> Option<Vitals> {
         // Fields 10 and 12 are minor and major faults. Those of children that have ended are fields 11 and 13.
         let [minor, major, started] = pid.stats([10, 12, 22]).ok()?;

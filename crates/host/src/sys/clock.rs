@@ -135,7 +135,7 @@ pub fn measure_quantum() -> f64 {
     smallest_common(&mut steps) as f64
 }
 
-/// Returns the smallest of `steps` that is no accident: at least one in a hundred steps is no larger than it. An accident is, for example, that
+/// Returns the smallest of `steps` that is not an accident: at least one in a hundred steps is no larger than it. An accident is, for example, that
 /// the thread changed the CPU between two readings. Panics if there are no steps.
 fn smallest_common(steps: &mut [u64]) -> u64 {
     let rank = steps.len().div_ceil(100) - 1;

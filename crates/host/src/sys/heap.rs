@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::memory::{Arena, page_bytes};
 
-/// Memory that can back a heap. It does not move until it is dropped, and nothing else touches it meanwhile.
+/// Memory that can back a heap. It does not move until it is dropped, and nothing else touches it until then.
 ///
 /// The trait is sealed, because this crate relies on these properties.
 pub trait BackingMemory: sealed::Sealed {
@@ -217,7 +217,8 @@ pub enum HeapError {
     NoAllocator,
     /// A task allocates more than its declared working set.
     #[error(
-        "a task needs {} bytes, {spilled} more than it says\n  hint: this is a bug in the kernel's working set, please report it with the command line", used + spilled
+        "a task needs {} bytes, {spilled} more than it declares\n  hint: this is a bug in the kernel's working set, please report it with \
+         the command line", used + spilled
     )]
     TooSmall {
         /// Bytes in the heap.

@@ -116,8 +116,8 @@ impl Signals {
 }
 
 impl Launch {
-    /// Prepares `command` to start with these settings. Unless they allow huge pages, which have no color, also keeps its pages from being
-    /// joined to such.
+    /// Prepares `command` to start with these settings. If the settings do not allow huge pages, which have no color, the program's pages are kept
+    /// from being joined to huge pages.
     pub fn prepare(&self, command: &mut Command) {
         let mut cpus = None;
         if let Some(list) = &self.cpus {

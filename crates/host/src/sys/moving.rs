@@ -56,9 +56,9 @@ struct Move {
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time for which a page is tried again that seems to have no frame: its entry is empty for an instant while its contents are moved.
 const PATIENCE_WITHOUT_FRAME: Duration = Duration::from_millis(100);
-/// Number of attempts after which the next ones wait in between.
+/// Number of attempts that follow each other at once. Later attempts wait in between.
 const SPINS: u32 = 100;
-/// Time between two attempts then.
+/// Time between two later attempts.
 const BREAK: Duration = Duration::from_micros(100);
 
 /// Attempts at moving a page that the kernel keeps busy.
@@ -207,7 +207,7 @@ fn move_run(
 /// of several VMAs only after they have unmapped the destination.
 fn remap(from: &Arena, src: u32, to: &Arena, dst: u32) -> io::Result<()> {
     let (src, dst, bytes) = (from.page_ptr(src), to.page_ptr(dst), page_bytes());
-    // DONTUNMAP (Linux 5.7) leaves an empty mapping behind, so that nobody else is given the address meanwhile.
+    // DONTUNMAP (Linux 5.7) leaves an empty mapping behind, so that nobody else is given the address in between.
     // SAFETY: `page_ptr` checked that each side is one whole page of an arena, and the arenas are different ones, so the pages
     // do not overlap. The kernel replaces the destination, whose contents the move is to replace, and empties the source; no
     // reference into either can exist, as that would borrow its arena exclusively.

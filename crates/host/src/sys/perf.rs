@@ -193,7 +193,7 @@ impl Ring {
         Ok(Ring { sampler, members: Vec::new(), cpu, pinned: false })
     }
 
-    /// Adds the same records of another `thread` to this ring. The ring must come from [`open_own`](Self::open_own).
+    /// Adds records of another `thread`, with the same events, to this ring. The ring must come from [`open_own`](Self::open_own).
     pub fn attach(&mut self, thread: i32) -> io::Result<()> {
         let counter = thread_switches(self.cpu).observe_pid(thread).build()?;
         self.add(counter)
@@ -221,7 +221,7 @@ impl Ring {
         let kind = kind.trim().parse().map_err(io::Error::other)?;
         let path = CString::new(path.as_os_str().as_bytes())?;
         let open = |returns: bool| {
-            // The event is set directly: `UProbe` of `perf-event2` is no event that its `Builder` takes (0.7.4).
+            // The event is set directly: `UProbe` of `perf-event2` is not an event that its `Builder` takes (0.7.4).
             let mut builder = Builder::new(Software::DUMMY);
             builder.any_pid().one_cpu(cpu as usize).include_kernel().sample_period(1);
             builder.sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::ID).clockid(Clock::MONOTONIC);

@@ -21,7 +21,7 @@ impl TryFrom<Vec<u64>> for Registers {
         words
             .try_into()
             .map(Registers)
-            .map_err(|words: Vec<u64>| format!("{} words are no {WORDS} registers", words.len()))
+            .map_err(|words: Vec<u64>| format!("{} words are not {WORDS} registers", words.len()))
     }
 }
 
@@ -107,7 +107,8 @@ impl Registers {
     #[cfg(target_arch = "x86_64")]
     pub fn repeated(&self) -> Option<Registers> {
         let call = self.0[register::CALL];
-        (self.result() == -i64::from(libc::EINTR) && breaks_off(call as libc::c_long)).then(|| self.made_again())
+        (self.result() == -i64::from(libc::EINTR) && may_be_interrupted(call as libc::c_long))
+            .then(|| self.made_again())
     }
 
     /// Returns the registers with which the thread makes its present system call once more.
@@ -158,7 +159,7 @@ impl Registers {
         let is_this = self.call() == call.number && self.instruction() == call.instruction;
         let mut again = self.at(self.instruction() - INSTRUCTION_BYTES);
         again.0[register::ARGUMENTS[0]] = call.first_argument;
-        (is_this && breaks_off(call.number) && self.result() == -i64::from(libc::EINTR)).then_some(again)
+        (is_this && may_be_interrupted(call.number) && self.result() == -i64::from(libc::EINTR)).then_some(again)
     }
 
     /// Returns `false`: on this architecture the kernel decides by the registers how a system call goes on, whichever stop the thread continues from.
@@ -193,7 +194,7 @@ impl Registers {
                 | libc::SYS_waitid
                 | libc::SYS_flock
         );
-        waits || breaks_off(self.call()) || self.calls_to_sleep()
+        waits || may_be_interrupted(self.call()) || self.calls_to_sleep()
     }
 
     /// Returns `false`, for the reason given at [`calls_to_sleep`](Self::calls_to_sleep).
@@ -202,10 +203,10 @@ impl Registers {
         false
     }
 
-    /// Whether the call that the next instruction makes, if it makes one, may end with EINTR when its thread is stopped: see [`breaks_off`].
+    /// Whether the call that the next instruction makes, if it makes one, may end with EINTR when its thread is stopped: see [`may_be_interrupted`].
     #[cfg(target_arch = "aarch64")]
     pub fn calls_to_break_off(&self) -> bool {
-        breaks_off(self.call())
+        may_be_interrupted(self.call())
     }
 
     /// Returns the number of the system call that the next instruction makes, if it makes one.
@@ -229,7 +230,7 @@ impl Registers {
 
 /// Whether this system call may end with EINTR when its thread is stopped, because the kernel does not restart it itself. \[signal(7),
 /// "Interruption of system calls by stop signals"\]
-pub fn breaks_off(call: libc::c_long) -> bool {
+pub fn may_be_interrupted(call: libc::c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
     if call == libc::SYS_epoll_wait {
         return true;

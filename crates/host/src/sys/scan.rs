@@ -48,7 +48,7 @@ const RUNS: usize = 1024;
 /// Returns the runs of pages among `pages` (virtual page numbers) that have a frame of their own, and the page where the search ended: the end
 /// of `pages`, or earlier if there are too many runs for one call. `pagemap`: /proc/PID/pagemap of the process.
 ///
-/// Fails with `Unsupported` if the kernel reports an end that is no progress.
+/// Fails with `Unsupported` if the kernel reports an end that makes no progress.
 pub fn present(pagemap: &File, pages: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
     let page = page_bytes() as u64;
     let mut runs = [Run::default(); RUNS];

@@ -34,10 +34,10 @@ impl SharedWords {
     }
 
     /// Maps the words behind a descriptor that another process made by [`create`](Self::create). Fails for any other descriptor, and for
-    /// a number that is no descriptor.
+    /// a number that is not a descriptor.
     pub fn inherited(descriptor: RawFd) -> io::Result<SharedWords> {
         // SAFETY: fcntl with this request and fstat touch no memory but the structure, which is live, exclusively borrowed and made of
-        // integers, so zeros are valid; a number that is no descriptor is refused.
+        // integers, so zeros are valid; a number that is not a descriptor is refused.
         let (seals, bytes) = unsafe {
             let mut status: libc::stat = std::mem::zeroed();
             let seals = libc::fcntl(descriptor, libc::F_GET_SEALS);

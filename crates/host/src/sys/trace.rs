@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use isochrome_model::seccomp::Instruction;
 
 use super::registers::WORDS;
-pub use super::registers::{BlockedCall, Registers, breaks_off};
+pub use super::registers::{BlockedCall, Registers, may_be_interrupted};
 use crate::interrupt::interrupted;
 
 /// A thread, by the number that the kernel gives it.
@@ -374,8 +374,8 @@ pub struct Answer {
 
 /// Makes a stopped thread issue a system call. `cave`: address of a system-call instruction in its memory.
 ///
-/// The registers are changed, and the thread is left stopped at the end of the call. `held_back` gathers signals that could not be blocked
-/// and arrived meanwhile.
+/// The registers are changed, and the thread is left stopped at the end of the call. `held_back` gathers signals that could not be blocked and
+/// arrived during the call.
 pub fn remote_call(
     thread: ThreadId,
     cave: u64,

@@ -16,7 +16,7 @@ pub fn a_group_is_read_with_all_its_counts() {
     let counts = counters.between(&before, &after).unwrap();
     // 64 MiB are at least 32 huge pages.
     assert!(matches!(counts.values(), [a, b, c] if *a >= 32 && a == b && b == c), "{counts:?}");
-    // Counts that go back are no counts.
+    // Counts that go back are not counts.
     let error = counters.between(&after, &before).unwrap_err();
     assert!(matches!(error, CounterError::WentBack { before, after, .. } if before > after), "{error}");
 }

@@ -1,4 +1,4 @@
-//! What a test needs of the machine: each function returns the reason why the machine cannot run it.
+//! Requirements of tests: each function returns the reason why the machine cannot run a test.
 
 use std::process::Command;
 
@@ -105,7 +105,7 @@ pub fn counts_miss_ratios() -> Result<(), String> {
     switches_are_recorded()
 }
 
-/// For tests that every machine can run.
+/// Requirement of tests that every machine can run.
 pub fn nothing() -> Result<(), String> {
     Ok(())
 }

@@ -111,8 +111,8 @@ fn switches(events: &[SchedEvent], threads: [i32; 2]) -> (Vec<(i32, SwitchOut, i
     events.iter().filter_map(of).unzip()
 }
 
-/// Returns the wake-ups (`None`) of a thread, and the run times that the kernel accounted to it. Events of several threads would not do: where a
-/// thread is woken from another CPU, two sources may see that before and after what the thread's own CPU does.
+/// Returns the wake-ups (`None`) of a thread, and the run times that the kernel accounted to it. Events of several threads cannot be compared in
+/// order: where a thread is woken from another CPU, one source may report that before an event of the thread's own CPU, and another source after it.
 fn wake_ups_and_times(events: &[SchedEvent], thread: i32) -> Vec<Option<Ns>> {
     let of = |event: &SchedEvent| match event.kind {
         EventKind::Wakeup { thread: woken } if woken == thread => Some(None),

@@ -1,4 +1,4 @@
-//! What the tests observe of the thread that they run on.
+//! State of the thread that a test runs on.
 
 use isochrome_model::units::{CpuId, parse_list};
 

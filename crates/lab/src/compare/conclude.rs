@@ -1,4 +1,4 @@
-//! What follows from the windows: the effect, the comparison of equal conditions, and the distributions.
+//! Conclusions from the windows: the effect, the comparison of equal conditions, and the distributions.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ const SHARES: [f64; 23] = [
     0.995, 0.999, 1.0,
 ];
 
-/// A look that was taken at the experiment, and what it showed.
+/// An interim look at the experiment, and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LookTaken {
-    /// After how many blocks, and at which level.
+    /// Number of blocks before the look, and its level.
     pub look: Look,
-    /// What it showed.
+    /// Effect at this look.
     pub effect: Crossover,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn blocks_of(windows: &[Window], value: impl Fn(&Window) -> Option<f6
     against(Condition::Spread, windows, block_windows(&[]), value)
 }
 
-/// Returns the second (treated) and the first (control) window of each condition of every such block.
+/// Returns the second (treated) and the first (control) window of each condition of every block of which all windows count and have a positive value.
 fn same(windows: &[Window]) -> Vec<CrossoverBlock> {
     let pairs = |block: Vec<&Window>| {
         [Condition::Spread, Condition::Apart].map(|condition| {
@@ -135,7 +135,7 @@ fn same(windows: &[Window]) -> Vec<CrossoverBlock> {
 pub struct Step {
     /// Number of colors of the victim.
     pub colors: u32,
-    /// Median of the statistic of the windows with so many colors.
+    /// Median of the statistic of the windows with this number of colors.
     pub typical: f64,
     /// Difference from spread, with an interval of 95 % for this number alone.
     pub effect: Crossover,
@@ -176,7 +176,7 @@ fn knee(steps: &[Step], larger_is_better: bool, margin: f64) -> Option<u32> {
     steps.iter().filter(within).map(|step| step.colors).min()
 }
 
-/// What the result says besides what was measured.
+/// Description of the experiment, which is part of its result.
 pub struct About {
     /// The program that is measured.
     pub victim: Program,
@@ -186,13 +186,13 @@ pub struct About {
     pub level: u8,
     /// Number of colors of the level.
     pub colors: u32,
-    /// What was measured, as it was asked for.
+    /// The measured quantity, in the words of the command line.
     pub measure: String,
     /// Unit of the values.
     pub unit: String,
     /// Whether larger values are better.
     pub larger_is_better: bool,
-    /// What was expected beforehand, in sentences.
+    /// Effect that was expected before anything was measured, in sentences.
     pub expected: Vec<String>,
     /// Time in µs in which half of the level is read again; `None` if it was not measured.
     pub refill_us: Option<f64>,
@@ -200,7 +200,7 @@ pub struct About {
     pub placing_s: f64,
 }
 
-/// Returns what follows from what was `recorded`.
+/// Returns the result of the experiment that `recorded` holds.
 pub fn conclude(recorded: Recorded, settings: &Settings, about: About) -> Compared {
     let last = last_look(&recorded, settings);
     let curve = steps(&recorded.windows, &recorded.curve);

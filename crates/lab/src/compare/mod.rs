@@ -1,13 +1,14 @@
 //! What colors of its own are worth to a program that runs: a randomized crossover within one process.
 //!
-//! The pages of a running program can be moved between two layouts of the cache, so both conditions are measured in the same process,
-//! on the same data, seconds apart. *Spread*: the pages of the program and of its neighbor lie evenly on all colors. *Apart*: each has
-//! its own. Windows of the conditions come in blocks, in random order within a block. Before *every* window all pages that can be moved
-//! are given fresh frames, so that what moving costs, and the huge pages that are given up for it, are the same in both conditions. Each
-//! block has two windows of each condition: two windows of the same condition show what is not the conditions' doing (A/A).
+//! The pages of a running program can be moved between two layouts of the cache, so both conditions are measured in the same process, on the same
+//! data, seconds apart. *Spread*: the pages of the program and of its neighbor lie evenly on all colors. *Apart*: each has its own. Windows of the
+//! conditions come in blocks, in random order within a block. Before *every* window all pages that can be moved are given fresh frames, so that the
+//! costs of moving, and of giving up huge pages for it, are the same in both conditions. Each block has two windows of each condition. Two windows of
+//! the same condition show differences that the conditions do not cause (A/A).
 //!
-//! Before anything is moved, a few windows are measured *as found*. Their order is not random, so they are reported without a test. Programs that
-//! can be started anew are, for one window each: as found or apart, in random order within a pair.
+//! Before anything is moved, a few windows are measured *as found*. Their order is not random, so they are reported without a test. If the programs
+//! can be started anew, further windows come in pairs, one as found and one apart, in random order. The programs are started anew for each of these
+//! windows.
 //!
 //! A window counts if the placement was verified before and after it. Whether it counts never depends on the measured value. A block
 //! counts if all of its windows do.
@@ -29,15 +30,15 @@ pub use conclude::{About, Distribution, LookTaken, Samples, Step, conclude};
 pub use run::{Cell, Experiment, Progress, Recorded, Settings, block_windows, once, order, preparation, run};
 pub use section::{csv, section};
 
-/// Where the pages of the programs lie in a window.
+/// Placement of the pages of the programs in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// Wherever the system has put them: nothing was moved yet.
+    /// The pages lie where the system has put them: nothing was moved yet.
     AsFound,
-    /// Evenly on all colors, those of both programs.
+    /// All pages lie evenly on all colors, those of both programs.
     Spread,
-    /// Each program on its own colors.
+    /// The pages of each program lie on its own colors.
     Apart,
 }
 
@@ -52,7 +53,7 @@ impl Condition {
     }
 }
 
-/// How the values of a window are summed up in one number.
+/// Statistic that sums up the values of a window in one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Statistic {
     /// The median.
@@ -127,20 +128,20 @@ impl Statistic {
 pub struct Program {
     /// Command line or name of the program.
     pub name: String,
-    /// Number of its process.
+    /// Number of the program's process.
     pub pid: i32,
     /// Colors of the program where the programs are apart.
     pub colors: Vec<u32>,
-    /// CPUs that it may run on.
+    /// CPUs that the program may run on.
     pub cpus: Vec<u32>,
 }
 
-/// Where the pages of one program were in a window.
+/// Placement of the pages of one program in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Placed {
     /// Number of pages that can be moved.
     pub pages: u64,
-    /// Number of pages that cannot be moved, which lie where they lie in every condition.
+    /// Number of pages that cannot be moved; they stay in their place in every condition.
     pub immovable: u64,
     /// Number of pages that were given another frame before the window.
     pub moved: u64,
@@ -156,9 +157,9 @@ pub struct Placed {
 /// A window of the experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Window {
-    /// Number of the block, or of the pair of programs that were started anew; `None` for windows as found of programs that were not.
+    /// Number of the block, or of the pair of windows for which the programs were started anew; `None` for other windows as found.
     pub block: Option<u64>,
-    /// Where the pages lay.
+    /// Condition of the window.
     pub condition: Condition,
     /// Whether this is the second window of its condition by the order that was drawn, for the comparison of equal conditions.
     pub again: bool,
@@ -177,9 +178,9 @@ pub struct Window {
     pub neighbor: Option<f64>,
     /// Time for which the neighbor had a CPU, per second; `None` without a neighbor.
     pub neighbor_cpu: Option<f64>,
-    /// How often per second the victim gave up or lost the CPU; `None` if that is not known.
+    /// Number of times per second that the victim gave up or lost the CPU; `None` if that is not known.
     pub switches: Option<f64>,
-    /// Where the pages of the victim and the neighbor were; empty for windows as found and where they could not be moved.
+    /// Placement of the pages of the victim and the neighbor; empty for windows as found, and if the pages could not be moved.
     pub placed: Vec<Placed>,
     /// Reason why the window does not count; `None` if it does.
     pub excluded: Option<String>,
@@ -196,7 +197,7 @@ pub struct Compared {
     pub level: u8,
     /// Number of colors of the level.
     pub colors: u32,
-    /// What was measured, as it was asked for.
+    /// The measured quantity, in the words of the command line.
     pub measure: String,
     /// Unit of the values; empty if it is not known.
     pub unit: String,
@@ -206,13 +207,13 @@ pub struct Compared {
     pub larger_is_better: bool,
     /// Difference, as a share, below which an effect would not matter.
     pub margin: f64,
-    /// Apart against spread, over the blocks that count, with the interval of the last look; `None` without such a block.
+    /// Apart against spread, over the blocks that count, with the interval of the last interim look; `None` without such a block.
     pub effect: Option<Crossover>,
-    /// Smallest p-value of all looks, corrected for them.
+    /// Smallest p-value of all interim looks, corrected for their number.
     pub p: Option<f64>,
-    /// The looks that were taken at the experiment.
+    /// The interim looks that were taken at the experiment.
     pub looks: Vec<LookTaken>,
-    /// The looks that were planned.
+    /// The interim looks that were planned.
     pub planned: Vec<Look>,
     /// Apart against as found, over the pairs of windows of programs that were started anew; `None` without a pair that counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,7 +221,7 @@ pub struct Compared {
     /// Windows of programs that were started anew for each, in pairs of one as found and one apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<Window>,
-    /// The same comparison of two windows of one condition, spread against spread and apart against apart, in which nothing differs.
+    /// Comparison of the two windows of each condition, spread against spread and apart against apart, in which nothing differs.
     pub same: Option<Crossover>,
     /// Apart against spread for the progress of the neighbor; `None` if it is not measured.
     pub neighbor_effect: Option<Crossover>,
@@ -234,13 +235,13 @@ pub struct Compared {
     pub distributions: Vec<Distribution>,
     /// All windows, in the order in which they were measured.
     pub windows: Vec<Window>,
-    /// Why the experiment ended.
+    /// Reason why the experiment ended.
     pub ended: String,
     /// Whether the experiment ended as planned, and not because something failed or somebody asked for it.
     pub as_planned: bool,
-    /// How the programs were left.
+    /// State in which the programs were left.
     pub left: Vec<String>,
-    /// What was expected beforehand, in sentences.
+    /// Effect that was expected before anything was measured, in sentences.
     pub expected: Vec<String>,
     /// Time in µs in which half of the level is read again after the neighbor has taken it; `None` if it was not measured.
     pub refill_us: Option<f64>,
@@ -259,14 +260,14 @@ impl Compared {
         self.effect.and_then(|effect| effect.at_most()).is_some_and(|most| most <= self.margin)
     }
 
-    /// Whether it ended early because pages were not spread evenly: too few frames of some colors were found.
+    /// Whether the experiment ended early because pages were not spread evenly: too few frames of some colors were found.
     pub fn lacks_frames(&self) -> bool {
         let is_uneven = |window: &Window| window.placed.iter().any(|placed| placed.crowding > place::CROWDING);
         !self.as_planned && self.windows.last().is_some_and(is_uneven)
     }
 
-    /// Whether the effect is a gain; `None` if there is no significant effect. What is significantly worse than as found is no gain, whatever it is
-    /// against spread.
+    /// Whether the effect is a gain; `None` if there is no significant effect. If apart is significantly worse than as found, there is no gain, even
+    /// if apart is better than spread.
     pub fn is_gain(&self) -> Option<bool> {
         let effect = self.effect.filter(|_| self.shows_effect())?;
         let gains = |effect: &Crossover| (effect.estimate > 0.0) == self.larger_is_better;

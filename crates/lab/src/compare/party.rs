@@ -26,9 +26,9 @@ const KILL: i32 = 9;
 pub struct Party {
     /// Command line or name of the program.
     pub name: String,
-    /// Its process.
+    /// Process of the program.
     pub pid: Pid,
-    /// Start time of the process, which tells it from a later one with the same number.
+    /// Start time of the process, which distinguishes it from a later one with the same number.
     start_time: u64,
     /// Standard error of a program that was started here, a file in memory; `None` for a program that ran already.
     stderr: Option<File>,
@@ -106,7 +106,7 @@ impl Party {
     }
 }
 
-/// Returns the end of what a program said on standard error.
+/// Returns the end of the text that a program printed on standard error.
 fn last_words(stderr: &File) -> String {
     let length = stderr.metadata().map_or(0, |about| about.len());
     let mut bytes = vec![0; STDERR_BYTES.min(length as usize)];

@@ -32,9 +32,9 @@ pub enum PlaceError {
     Refused(String),
 }
 
-/// What moves the programs between the conditions.
+/// Moves the programs between the conditions.
 pub trait Place {
-    /// Gives the first so many colors to the victim where the programs are apart, and the rest to the neighbor.
+    /// Gives the first `own` colors to the victim in windows apart, and the rest to the neighbor.
     fn divide(&mut self, own: u32);
 
     /// Gives all movable pages of all programs fresh frames as `condition` demands. Returns where the pages of each program are.
@@ -43,10 +43,10 @@ pub trait Place {
     /// Tests by eviction a sample of the pages of each program, and adds the result to `placed`.
     fn verify(&mut self, condition: Condition, placed: &mut [Placed]);
 
-    /// Looks where the pages are after a window, and worsens `placed` accordingly.
+    /// Checks where the pages are after a window, and corrects `placed` if they are worse placed.
     fn look_again(&mut self, condition: Condition, placed: &mut [Placed]) -> Result<(), PlaceError>;
 
-    /// Leaves the programs that go on as they were found, and returns what was done, in sentences.
+    /// Leaves the programs that go on as they were found, and describes how they were left, in sentences.
     fn restore(&mut self) -> Vec<String>;
 }
 
@@ -54,7 +54,7 @@ pub trait Place {
 pub struct Side {
     /// Name of the program.
     pub name: String,
-    /// Its process.
+    /// Process of the program.
     pub pid: Pid,
     /// Whether the program ends with the experiment.
     pub is_ours: bool,
@@ -107,7 +107,7 @@ impl Side {
         let colors = self.coloring(condition).colors();
         let mut placed = placed_of(&self.census(condition)?, colors);
         if placed.on_color < 1.0 {
-            // Pages that came meanwhile, and pages for which no frame was found, get another chance.
+            // Pages that came during this round, and pages for which no frame was found, get another chance.
             for (pid, _) in &self.placed {
                 match self.coloring(condition).move_to_colors(&[*pid]) {
                     Err(error) if *pid == self.pid => return Err(self.trouble(&error)),
@@ -187,7 +187,7 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// Returns what moves `sides`.
+    /// Returns the mover of `sides`.
     pub fn new(sides: Vec<Side>) -> Sides {
         Sides { sides, moved: false, claimed: (Vec::new(), Vec::new()), placements: (0, 0.0) }
     }

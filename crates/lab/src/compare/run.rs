@@ -14,7 +14,7 @@ use super::{Condition, Placed, Statistic, Window};
 
 /// Number of windows of each condition in a block.
 const EACH: usize = 2;
-/// Number of windows in a row in which nothing could be measured after which the experiment ends.
+/// Number of windows in a row without a measurement after which the experiment ends.
 const FAILURES_MAX: u32 = 4;
 /// Number of windows in a row for which the programs could not be placed after which the experiment ends. Beside a busy CPU a placement fails
 /// several times in a row now and then.
@@ -24,12 +24,12 @@ const MISPLACED_MAX: u32 = 2;
 /// Number of blocks that may be given up, for each one that is wanted, until the experiment ends.
 const GIVEN_UP_MAX: u64 = 1;
 
-/// What is measured, how often and for how long.
+/// Amount of measurement, and its limits.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Most blocks.
     pub blocks: u64,
-    /// Number of windows as found before anything is moved.
+    /// Number of windows before anything is moved, with the pages where they were found.
     pub found: u64,
     /// Length of a window.
     pub window: Duration,
@@ -50,7 +50,7 @@ pub struct Settings {
     pub curve: Vec<u32>,
 }
 
-/// The experiment: what is measured, and what moves the programs.
+/// The experiment: its programs, their mover, and the measure.
 pub struct Experiment<'a> {
     /// Amount of measurement.
     pub settings: &'a Settings,
@@ -58,17 +58,17 @@ pub struct Experiment<'a> {
     pub victim: &'a mut Party,
     /// The program beside it.
     pub neighbor: Option<&'a mut Party>,
-    /// What moves the programs.
+    /// Mover of the programs.
     pub place: &'a mut dyn Place,
-    /// What is measured of the victim.
+    /// Measure of the victim.
     pub measure: &'a mut dyn Measure,
-    /// What the neighbor prints of its progress.
+    /// Reader of the numbers by which the neighbor prints its progress.
     pub neighbor_lines: Option<&'a mut Lines>,
     /// Called before each window.
     pub progress: &'a mut dyn FnMut(Progress),
 }
 
-/// How far the experiment is.
+/// Progress of the experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Number of windows so far that count.
@@ -77,7 +77,7 @@ pub struct Progress {
     pub most: u64,
 }
 
-/// What was measured.
+/// Windows and values that were measured, and the end of the experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// All windows in order.
@@ -86,19 +86,19 @@ pub struct Recorded {
     pub samples: Samples,
     /// The numbers of colors of a curve that could be placed.
     pub curve: Vec<u32>,
-    /// The looks that were taken.
+    /// The interim looks that were taken.
     pub looks: Vec<LookTaken>,
-    /// Why the experiment ended.
+    /// Reason why the experiment ended.
     pub ended: String,
     /// Whether it ended as planned.
     pub as_planned: bool,
-    /// How the programs were left.
+    /// State in which the programs were left.
     pub left: Vec<String>,
     /// Windows of programs that were started anew for each, in pairs of one as found and one apart.
     pub restarts: Vec<Window>,
 }
 
-/// Why the experiment ends.
+/// Reason why the experiment ends.
 struct Ending {
     why: String,
     as_planned: bool,
@@ -114,10 +114,10 @@ impl Ending {
     }
 }
 
-/// What distinguishes the windows of a block.
+/// Properties that distinguish the windows of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
-    /// Where the pages lie.
+    /// Condition of the window.
     pub condition: Condition,
     /// Whether it is the second window of its condition by the drawn labels.
     pub again: bool,
@@ -147,7 +147,7 @@ pub fn order(rng: &mut fastrand::Rng, curve: &[u32]) -> Vec<Cell> {
     order
 }
 
-/// Runs the experiment to its end, and leaves the programs as they were found. Whatever ends it, what was measured until then is returned.
+/// Runs the experiment to its end, and leaves the programs as they were found. Returns everything that was measured, whatever ends the experiment.
 pub fn run(experiment: Experiment<'_>) -> Recorded {
     let mut course = Course::of(experiment);
     let ending = match course.windows() {
@@ -199,7 +199,7 @@ struct Course<'a> {
     failures: u32,
     /// Number of windows in a row for which the programs could not be placed.
     placements: u32,
-    /// How often the victim could not be placed, by the number of its colors in a curve.
+    /// Number of times that the victim could not be placed, by the number of its colors in a curve.
     misplaced: BTreeMap<u32, u32>,
 }
 
@@ -363,7 +363,7 @@ impl<'a> Course<'a> {
         Ok(placed)
     }
 
-    /// Waits until the programs have settled, measures the window, and looks at the placement again.
+    /// Waits until the programs have settled, measures the window, and checks the placement again.
     fn measure(&mut self, window: &mut Window) -> Result<(), Ending> {
         let begin_s = |begin: &Instant| begin.elapsed().as_secs_f64();
         let Experiment { settings, victim, neighbor, measure, neighbor_lines, place, .. } = &mut self.experiment;
@@ -401,7 +401,7 @@ impl<'a> Course<'a> {
                 vec![value]
             }
             Err(Trouble::Stopped) => {
-                window.excluded = Some("broken off".to_owned());
+                window.excluded = Some("interrupted".to_owned());
                 return Ok(());
             }
             Err(Trouble::Failed(why)) => {

@@ -244,8 +244,8 @@ fn a_victim_or_a_neighbor_that_is_killed_ends_the_experiment_and_what_was_measur
         });
         let who = if victim_dies { "victim" } else { "neighbor" };
         assert_eq!((done.ended, done.as_planned), (format!("the {who} has ended (signal 9)"), false));
-        // Three windows as found, six in blocks, and the one that was broken off.
-        assert_eq!((done.windows.len(), done.windows[9].excluded.as_deref()), (10, Some("broken off")));
+        // Three windows as found, six in blocks, and the one that was interrupted.
+        assert_eq!((done.windows.len(), done.windows[9].excluded.as_deref()), (10, Some("interrupted")));
         assert_eq!(fake.borrow().restored, 1);
     }
 }

@@ -158,7 +158,7 @@ fn headline(measured: &Compared) -> (Option<Standing>, String, String) {
     );
     let Some(effect) = measured.effect else {
         let text =
-            format!("Nothing can be said of `{victim}`: no block of windows is complete, as {}.", measured.ended);
+            format!("No conclusion about `{victim}`: no block of windows is complete, because {}.", measured.ended);
         return (Some(Standing::Inconclusive), text, basis);
     };
     let p = measured.p.map_or(String::new(), |p| format!(", {}", p_value(p)));
@@ -209,12 +209,12 @@ fn of_neighbor(measured: &Compared) -> Option<String> {
     });
     Some(match measured.neighbor_effect {
         Some(effect) => format!(
-            "what the neighbor `{name}` prints, apart against spread: {} ({}, {}){cpu}",
+            "output of the neighbor `{name}`, apart against spread: {} ({}, {}){cpu}",
             percent(effect.estimate),
             interval(&effect),
             p_value(effect.p)
         ),
-        None => format!("what the neighbor `{name}` loses was not measured (--neighbor-lines){cpu}"),
+        None => format!("the loss of the neighbor `{name}` was not measured (--neighbor-lines){cpu}"),
     })
 }
 
@@ -242,8 +242,7 @@ fn findings(measured: &Compared) -> Vec<String> {
     }
     if let Some(same) = measured.same {
         found.push(format!(
-            "two windows of the same condition, moved as often, differ by {} ({}, {}): this is what moving and noise do by \
-             themselves",
+            "two windows of the same condition, moved as often, differ by {} ({}, {}): moving and noise alone have this effect",
             percent(same.estimate),
             interval(&same),
             p_value(same.p)
@@ -271,14 +270,14 @@ fn findings(measured: &Compared) -> Vec<String> {
     }
     if let Some(knee) = measured.knee.filter(|_| measured.curve.iter().any(|step| step.effect.differs())) {
         found.push(format!(
-            "what to type: isochrome exec --colors auto:{knee} CMD, or isochrome recolor PID --colors auto:{knee}"
+            "to place it so: isochrome exec --colors auto:{knee} CMD, or isochrome recolor PID --colors auto:{knee}"
         ));
     }
     found.extend(measured.left.iter().map(|left| left.trim_end_matches('.').to_owned()));
     found
 }
 
-/// Returns what a program that uses half of the level could lose at most, by how often it got the CPU, in a sentence.
+/// Returns the most that a program that uses half of the level could lose, given the number of times that it got the CPU, in a sentence.
 fn at_most_lost(measured: &Compared) -> Option<String> {
     let refill_us = measured.refill_us?;
     let switches: Vec<f64> = counting(measured, Condition::Spread).filter_map(|window| window.switches).collect();
@@ -361,9 +360,9 @@ fn distributions(measured: &Compared) -> Chart {
     };
     Chart {
         title: "Distributions".to_owned(),
-        description: "Share of the values that are at most so large, in each condition.".to_owned(),
+        description: "Share of the values that are at most this large, in each condition.".to_owned(),
         x,
-        y: Axis::linear("at most so large, %", (0.0, 100.0), format::tick),
+        y: Axis::linear("at most this large, %", (0.0, 100.0), format::tick),
         lines,
         rules: Vec::new(),
     }
@@ -582,7 +581,7 @@ mod tests {
         assert_eq!(few.standing, Some(Standing::Inconclusive));
         assert!(few.headline.contains("2 complete blocks are too few to tell"), "{}", few.headline);
         let none = section(&compared(0, 0.5));
-        assert!(none.standing == Some(Standing::Inconclusive) && none.headline.starts_with("Nothing can be said"));
+        assert!(none.standing == Some(Standing::Inconclusive) && none.headline.starts_with("No conclusion about"));
     }
 
     #[test]

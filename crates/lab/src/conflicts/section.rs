@@ -37,7 +37,7 @@ fn headline(conflicts: &Conflicts) -> (Option<Standing>, String, String) {
             (Some(Standing::Holds), sentence, basis)
         }
         _ => {
-            let text = "What a conflict costs cannot be concluded from this run.";
+            let text = "The cost of a conflict cannot be concluded from this run.";
             (Some(Standing::Inconclusive), text.to_owned(), basis)
         }
     }
@@ -92,7 +92,7 @@ pub fn section(conflicts: &Conflicts) -> Section {
         .text(format!(
             "{} buffers of {} pages ({}), as many as the {} colors of {} ways of L{} hold, were placed evenly, at random, and with some \
              colors overfull. Of each buffer the shortest walk counts. sum counts the pages in colors that hold more pages than the cache has \
-             ways; to it, run time is proportional where the least recently used line is replaced. A cache that replaces otherwise keeps \
+             ways; run time is proportional to it where the least recently used line is replaced. A cache that replaces otherwise keeps \
              some of these lines, which lowers the penalty per line of sum.",
             conflicts.walks.len(),
             conflicts.pages,

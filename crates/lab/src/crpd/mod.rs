@@ -124,7 +124,7 @@ pub struct Reading {
     pub growth: Option<Line>,
     /// Test of whether the unpartitioned points from 10 to 90 % lie on a line; `None` if the delays of single blocks are unknown.
     pub straight: Option<Straightness>,
-    /// Delay at the largest size divided by the longest delay, at most [`FALLEN`] required; `None` if that size does not exceed 100 %.
+    /// Delay at the largest size divided by the longest delay; it must be at most [`FALLEN`]. `None` if that size does not exceed 100 %.
     pub left_beyond: Option<f64>,
     /// Partitioned delay divided by the unpartitioned one, both at 50 %.
     pub left_at_half: Option<f64>,

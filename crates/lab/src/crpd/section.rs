@@ -36,7 +36,7 @@ fn headline(crpd: &Crpd) -> (Option<Standing>, String, String) {
             } else {
                 "the delay does not grow significantly with the working set".to_owned()
             };
-            let text = format!("What a preemption costs through the cache cannot be concluded from this run: {why}.");
+            let text = format!("The cost of a preemption through the cache cannot be concluded from this run: {why}.");
             (Some(Standing::Inconclusive), text, basis)
         }
     }
@@ -76,7 +76,7 @@ fn findings(crpd: &Crpd, walk: Walk) -> Vec<String> {
         ));
     }
     if let Some(left) = reading.left_beyond {
-        let why = if left <= FALLEN { "" } else { "; this cache keeps part of what does not fit" };
+        let why = if left <= FALLEN { "" } else { "; this cache keeps part of the lines that do not fit" };
         found.push(format!(
             "falls beyond 100 %: {:.0} % of the longest delay at the largest size, at most {:.0} % allowed: {}{why}",
             left * 100.0,
@@ -99,7 +99,7 @@ fn findings(crpd: &Crpd, walk: Walk) -> Vec<String> {
             let why = if off > AGREEMENT { apart(crpd, walk) } else { "" };
             let _ = write!(text, ", by probe {clean:.0} clean, {dirty:.0} dirty: {:.0} % apart{why}", off * 100.0);
         } else if crpd.modeled.is_none() {
-            text.push_str("; probe gave none to compare it with");
+            text.push_str("; probe measured none for comparison");
         }
         found.push(text);
     }
@@ -143,9 +143,9 @@ pub fn section(crpd: &Crpd) -> Section {
     let [own, all] = crpd.colors;
     let mut section = Section::new("crpd", "What a preemption costs through the cache", headline(crpd), crpd).text(format!(
         "A task loops over a working set, {}, in {own} of {all} colors of {} ways, {} passes in an iteration, and is preempted in the middle of \
-         one, by a flood of all colors (unpartitioned) or of the other colors (partitioned). Shown is by how much longer that iteration takes \
-         than the one before, less the same after mere spinning. Theory grows to 100 % and is gone one way later; it is scaled to the longest \
-         median. The longest delays are observations, not bounds. [Sebek2002, Figures 7, 10]",
+         one, by a flood of all colors (unpartitioned) or of the other colors (partitioned). The figure shows by how much longer that \
+         iteration takes than the one before, less the same after mere spinning. In theory the delay grows to 100 % and is gone one way \
+         later; the theory is scaled to the longest median. The longest delays are observations, not bounds. [Sebek2002, Figures 7, 10]",
         set(crpd),
         crpd.ways,
         crpd.passes
@@ -238,7 +238,7 @@ mod tests {
             "at least 0.95 required: missed",
             "60 % of the longest delay at the largest size, at most 50 % allowed: missed; this",
             "partitioned at 50 %: 50 % of unpartitioned, at most 30 % allowed: missed",
-            "probe gave none to compare it with",
+            "probe measured none for comparison",
         ] {
             assert!(text.contains(missed), "{missed}: {text}");
         }

@@ -26,7 +26,7 @@ fn headline(verified: &Verification) -> (Option<Standing>, String, String) {
         verified.lines, verified.level
     );
     let Some(worst) = verified.worst() else {
-        let text = "What floods leave of the cache cannot be concluded from this run: no block was accepted.";
+        let text = "The effect of floods cannot be concluded from this run: no block was accepted.";
         return (Some(Standing::Inconclusive), text.to_owned(), basis);
     };
     let sentence = format!(
@@ -63,7 +63,7 @@ pub fn section(verified: &Verification) -> Section {
     Section::new("flood", "What a flood leaves", headline(verified), &verified.numbers())
         .text(format!(
             "A victim of {} lines in the colors of L{} ({} ways, {} inside) is loaded, then the cache is flooded, then the victim is loaded \
-             again. A bar is the time of such a load: as long as one of a line that is there, and what it takes longer. [Loeser1999, §3]",
+             again. A bar is the time of such a load: the time for a line that is still cached, and the additional time. [Loeser1999, §3]",
             verified.lines, verified.level, verified.ways[1], verified.ways[0]
         ))
         .figure(Bars {

@@ -1,4 +1,4 @@
-//! A run in progress, and what is counted in it.
+//! A run in progress, and its counters.
 
 use std::thread;
 use std::time::Instant;

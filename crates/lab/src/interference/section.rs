@@ -104,20 +104,20 @@ fn headline(measured: &Interference) -> (Option<Standing>, String, String) {
     // The headline is about the program that was named first, a choice that does not depend on the results.
     let first = SHARINGS.iter().find_map(|sharing| rows(measured, *sharing).find(|row| is_open(row)));
     let Some(row) = first.filter(|_| measured.is_conclusive()) else {
-        let text = "What programs cost each other cannot be concluded from this run.";
+        let text = "The cost of programs for each other cannot be concluded from this run.";
         return (Some(Standing::Inconclusive), text.to_owned(), basis);
     };
     let (target, command, interval) = (target_of(row), command(measured, row), interval(row));
     if !measured.interferes(row) {
         let sentence = format!(
-            "On {target}, `{command}` was not seen to lose time by what the others do to caches and memory{interval}."
+            "On {target}, `{command}` was not seen to lose time through the others' use of caches and memory{interval}."
         );
         return (Some(Standing::NoGain), sentence, basis);
     }
     let longer = 100.0 * row.interference;
     let least = if row.blocks_censored > 0 { "at least " } else { "" };
     let mut sentence = format!(
-        "On {target}, `{command}` takes {least}{longer:.0} % longer by what the others do to caches and memory{interval}"
+        "On {target}, `{command}` takes {least}{longer:.0} % longer through the others' use of caches and memory{interval}"
     );
     for own in measured.divided_rows(row) {
         let _ = write!(sentence, ", {:.0} % with its {}", 100.0 * own.interference, part(own).0);
@@ -154,7 +154,7 @@ fn findings(measured: &Interference) -> Vec<String> {
         });
         let price: Vec<String> = price.collect();
         if !price.is_empty() {
-            found.push(format!("what fewer {less} cost by themselves, %: {}", price.join(", ")));
+            found.push(format!("cost of fewer {less} alone, %: {}", price.join(", ")));
         }
     }
     for counted in &measured.counted {
@@ -214,9 +214,9 @@ fn doubt(measured: &Interference, row: &Row) -> &'static str {
 pub fn section(measured: &Interference) -> Section {
     let mut section = Section::new("interference", "What programs cost each other", headline(measured), measured).text(
         "Each program runs to its end alone, beside others on other CPUs, and on one CPU with the others, in time slices. The first part of a \
-         bar is what the run takes longer where the others only spin, the second what they cost through caches and memory, in % of the time \
+         bar is what the run takes longer where the others only spin, the second their cost through caches and memory, in % of the time \
          alone. With a question mark, that is not significant (p > 0.05 by a signed-rank test of the blocks, corrected for all conditions): \
-         nothing is claimed there. Where co-runners had ended before the program, it is at least so much.",
+         nothing is claimed there. Where co-runners had ended before the program, it is at least this much.",
     );
     let levels =
         measured.counted.iter().flat_map(|it| [format!("{} hits, %", it.level), format!("{} misses, %", it.level)]);

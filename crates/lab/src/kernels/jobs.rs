@@ -55,7 +55,7 @@ const FLOOD_PASSES: u32 = 1;
 const CANARY_PAGES: usize = 4;
 /// Unrecorded jobs before a block.
 const WARM_UP_JOBS: usize = 3;
-/// Greatest share of a color that a task's memory may fill. The rest is left for the stack and the kernel, and because replacement is not
+/// Greatest share of a color that a task's memory may fill. The rest is left for the stack and the kernel. It also allows for replacement that is not
 /// exactly LRU.
 const COLOR_FILL: f64 = 0.5;
 

@@ -63,7 +63,7 @@ fn findings(comparison: &Comparison) -> Vec<String> {
     } else if let Some([fitting, missing]) = executed.counted {
         let verdict = match executed.by {
             By::Counters => "as it must be",
-            By::Time => "so the counter is not believed, and time tells the ratio",
+            By::Time => "so the counter is not trusted, and the ratio comes from time",
         };
         found.push(format!(
             "counted of the controls, {fitting:.2} misses per line where all fit and {missing:.2} where none does: {verdict}"
@@ -139,7 +139,7 @@ pub fn section(comparison: &Comparison) -> Section {
         .text(format!(
             "A loop that is a little larger than a cache ({}, {} ways) misses in those sets that have one line too many; of each line it \
              touches {:.2} {touches}. How many of its lines miss follows exactly from LRU; the straight line is the document’s. [Sebek2002, \
-             Figure 5] The point is what was measured, with its 95 % confidence interval; hollow ones are what a search tried.",
+             Figure 5] The point is the measured ratio, with its 95 % confidence interval; hollow points are tries of a search.",
             geometry.cache_bytes(),
             geometry.ways,
             task.words

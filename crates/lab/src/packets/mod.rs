@@ -189,7 +189,7 @@ impl Row {
         self.alone_ns < self.partitioned_ns && self.partitioned_ns < self.flooded_ns
     }
 
-    /// Whether the partitioned time lies between the times alone and flooded by the plain medians.
+    /// Whether the partitioned time lies between the times alone and flooded if plain medians are taken for the partitioned and the flooded time.
     pub fn is_plainly_between(&self) -> bool {
         let [flooded, partitioned] = self.plain_ns;
         self.alone_ns < partitioned && partitioned < flooded

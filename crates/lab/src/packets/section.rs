@@ -51,7 +51,7 @@ fn findings(net: &Net, direction: Direction) -> Vec<String> {
     }
     if let Some(share) = net.between(direction, Row::is_plainly_between) {
         found.push(format!(
-            "by the plain medians, which hold what fewer colors cost and what the core's clock did from block to block, at {:.0} %",
+            "by the plain medians, which include the cost of fewer colors and changes of the core's clock from block to block, at {:.0} %",
             100.0 * share
         ));
     }
@@ -87,7 +87,7 @@ fn headline(nets: &[Net]) -> (Option<Standing>, String, String) {
         "Each packet after a flood against one after spinning for as long; medians over accepted blocks.".to_owned();
     let stated = nets.iter().find_map(|net| Some((net, net.stated(Direction::Send)?, net.stated(Direction::Receive)?)));
     let Some((net, send, receive)) = stated else {
-        let text = "What packets cost after a flood cannot be concluded from this run.";
+        let text = "The cost of packets after a flood cannot be concluded from this run.";
         return (Some(Standing::Inconclusive), text.to_owned(), basis);
     };
     let ([_, sent, sent_own], [_, received, received_own]) = (send.overheads(), receive.overheads());
@@ -120,7 +120,7 @@ fn chart(net: &Net, direction: Direction, number: u8) -> Chart {
     let title = format!("{} ({}, as Figure {number})", way(direction), through(net.path));
     Chart::linear(
         &title,
-        "Median time of a packet alone, over accepted blocks, and what becomes of it by each setting's overhead.",
+        "Median time of a packet alone, over accepted blocks, and the same time with each setting's overhead.",
         ["bytes", &format!("µs, {title}")],
         vec![
             line("alone", Hue::Alone, Dash::Thin, |row| row.alone_ns),

@@ -37,7 +37,7 @@ fn headline(switches: &Switches) -> (Option<Standing>, String, String) {
             (Some(Standing::Holds), sentence, basis)
         }
         _ => {
-            let text = "What passing the CPU costs through the cache cannot be concluded from this run.";
+            let text = "The cost of passing the CPU through the cache cannot be concluded from this run.";
             (Some(Standing::Inconclusive), text.to_owned(), basis)
         }
     }

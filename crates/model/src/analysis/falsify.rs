@@ -23,8 +23,7 @@ const HORIZON_NS: u64 = 700;
 pub struct Case {
     /// The tasks to play, highest priority first.
     pub core: Vec<CoreTask>,
-    /// The same tasks as the analysis gets them. In some cores they state for how long they are blocked, but not by which
-    /// lock.
+    /// The tasks of `core` as the analysis gets them. In some cores they state for how long they are blocked, but not by which lock.
     pub analyzed: Vec<CoreTask>,
     /// The charged costs.
     pub charges: Charges,
@@ -140,7 +139,7 @@ pub fn falsify(seeds: Range<u64>, withholding: Withholding) -> (Vec<(Analysis, T
     falsify_supply(seeds, withholding, |supply| supply)
 }
 
-/// Does the same as [`falsify`], but the analyses charge what `charged` makes of the supply of each core.
+/// Does the same as [`falsify`], but the analyses charge the supply that `charged` returns for the supply of each core.
 pub(super) fn falsify_supply(
     seeds: Range<u64>,
     withholding: Withholding,

@@ -321,14 +321,14 @@ struct Level<'a, const W: usize> {
     shared: [u64; W],
     /// Backlog of τ(i); `None` if the window of τ(i) ends before its second job is released.
     backlog: Option<Backlog>,
-    /// What may be withheld of the core; `None` if nothing is.
+    /// Time that may be withheld from the core; `None` if it is never withheld.
     withheld: Option<Withheld<'a>>,
 }
 
-/// What may be withheld of a core, and what this costs τ(i) besides.
+/// Time that may be withheld from a core, and its further cost for τ(i).
 struct Withheld<'a> {
     supply: &'a Supply,
-    /// Time, in ns, to refill what is displaced while the core is withheld once.
+    /// Time, in ns, to refill the partitions that are displaced while the core is withheld once.
     reload_ns: u64,
 }
 
@@ -380,8 +380,8 @@ impl<const W: usize> Level<'_, W> {
         releases.saturating_mul(self.charges.release_interrupt_ns)
     }
 
-    /// Returns the time, in ns, for which the core may be withheld in a window, with the refills of what is displaced meanwhile, and of what was
-    /// displaced before the window: `B(w) + (N(w) + 1) reload`.
+    /// Returns the time, in ns, for which the core may be withheld in a window, with the refills of partitions that are displaced in this time and
+    /// before the window: `B(w) + (N(w) + 1) reload`.
     fn withheld_ns(&self, window: u64) -> u64 {
         self.withheld.as_ref().map_or(0, |withheld| {
             let times = withheld.supply.interruptions(window).saturating_add(1);

@@ -10,20 +10,19 @@
 //! R = C(i) + ω(i,n) + Σ j∈hp(i): n(j) C(j) + ω(j,n) + (n(j) - 1) ω(j,i) + n(j) γ(j,i),   n(j) = ceil(R / T(j))   (2)
 //! ```
 //!
-//! n is the lowest-priority task of the core. The first job of τ(j) in the window may follow any task of the core and pays
-//! ω(j,n); later jobs can only follow tasks of hep(i). All families but the last share this treatment of ω and differ in
-//! how they bound γ. All rest on the [`assumptions`]. If nothing is assumed of the replacement policy, refills have no limit, and tasks that
-//! share partitions no bound.
+//! n is the lowest-priority task of the core. The first job of τ(j) in the window may follow any task of the core and pays ω(j,n); later jobs can
+//! only follow tasks of hep(i). All families but the last share this treatment of ω and differ in how they bound γ. All families rest on the
+//! [`assumptions`]. If nothing is assumed about the replacement policy, refills have no limit, and tasks that share partitions have no bound.
 //!
-//! If a hypervisor or the kernel may withhold the core, the analysis of restricted supply applies to all families alike: R is the least
-//! time such that what is left of it holds the demand. \[Prosa\]
+//! If a hypervisor or the kernel may withhold the core, the analysis of restricted supply applies to all families alike: R is the least time such
+//! that the part of it that is not withheld holds the demand. \[Prosa\]
 //!
 //! ```text
 //! R - B(R) >= W(R) + (N(R) + 1) (Δ |∪{S(k) : k ∈ hep(i)}| + P)
 //! ```
 //!
 //! W is the right side of (2). B and N are the most time withheld in a window, and the most times ([`Supply`]). Each time may displace all
-//! partitions. One time more is charged for what was displaced before the window. docs/reference/planning.md has the proof.
+//! partitions. One further time is charged for partitions that were displaced before the window. docs/reference/planning.md has the proof.
 
 mod blocking;
 pub mod falsify;
@@ -49,7 +48,8 @@ pub use families::{Workspace, analyze, responses, schedulable};
 pub use priorities::{Audsley, audsley};
 pub use recurrence::{Recurrence, Steal};
 
-/// Returns the assumptions that every bound here rests on; printed with the results. `replacement`: what is assumed of the policy.
+/// Returns the assumptions that every bound here rests on; they are printed with the results. `replacement`: the assumption about the replacement
+/// policy.
 pub fn assumptions(replacement: Replacement) -> [&'static str; 7] {
     let [partitions, refills, kernel] = match replacement {
         Replacement::Lru => [
@@ -66,7 +66,7 @@ pub fn assumptions(replacement: Replacement) -> [&'static str; 7] {
     [
         "tasks do not suspend themselves, and deadlines do not exceed periods",
         partitions,
-        "C^p was measured with p partitions warm and nothing else running; a measured maximum is no proof of a bound",
+        "C^p was measured with p partitions warm and nothing else running; a measured maximum does not prove a bound",
         refills,
         kernel,
         "locks nest and follow the immediate priority ceiling protocol; a nonpreemptive interval contains a critical section, lies within it, or is apart from it",
@@ -169,7 +169,7 @@ pub struct Charges {
     pub preemption_ns: u64,
     /// Whether first jobs find even private partitions cold.
     pub cold_start: bool,
-    /// What is assumed of the replacement policy. Only LRU makes Δ a bound on the refill of a displaced partition.
+    /// Assumption about the replacement policy. Only LRU makes Δ a bound on the refill of a displaced partition.
     #[serde(default)]
     pub replacement: Replacement,
 }
@@ -201,22 +201,22 @@ impl Charges {
         task.wcet_ns.saturating_add(self.switch_ns.saturating_mul(2))
     }
 
-    /// Returns what every job costs besides its execution and its partitions, in ns: two switches, its release, and the
-    /// refill of displaced private levels.
+    /// Returns the cost of every job besides its execution and its partitions, in ns: two switches, its release, and the refill of displaced private
+    /// levels.
     pub(crate) fn per_job_ns(self) -> u64 {
         let switches = self.switch_ns.saturating_mul(2);
         switches.saturating_add(self.release_interrupt_ns).saturating_add(self.preemption_ns)
     }
 }
 
-/// What the analyses assume of a core besides its tasks: costs, and the supply.
+/// Conditions on a core that the analyses assume besides its tasks: costs, and the supply.
 ///
 /// [`Charges`] alone stand for a core that is never withheld.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions<'a> {
     /// Costs of the hardware and the kernel.
     pub charges: Charges,
-    /// The most that may be withheld of the core; `None` if nothing ever is.
+    /// The most time that may be withheld from the core; `None` if it is never withheld.
     pub supply: Option<&'a Supply>,
 }
 
@@ -279,7 +279,7 @@ pub struct Bound {
     pub blocking_ns: u64,
     /// Interrupts that release jobs of this and all other tasks of the core, in ns.
     pub interrupts_ns: u64,
-    /// Time for which the core may be withheld, with the refills of what is displaced meanwhile, in ns.
+    /// Time for which the core may be withheld, with the refills of partitions that are displaced in this time, in ns.
     pub withheld_ns: u64,
     /// Release jitter, in ns.
     pub jitter_ns: u64,

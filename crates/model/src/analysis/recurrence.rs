@@ -8,17 +8,17 @@
 //! R(s, n) = max { w(q) + J(i) - q T(i) : q = 0, 1, ... as long as the busy period lasts }
 //! ```
 //!
-//! s is the steal time in the busy period of τ(i) and the tasks above, n the number of times that the CPU was taken, and P the time to refill
-//! the private levels. Without steal time, R is the bound of the plan. If steal time makes the busy period longer than T(i), it holds several
-//! jobs of τ(i), which q numbers. Programs that the hypervisor runs meanwhile can displace all partitions of the core. At any time each
-//! partition holds the contents of one task, so one refill of each partition restores what was lost. If a task below i can block τ(i), the
-//! partitions of the tasks below are refilled as well.
+//! s is the steal time in the busy period of τ(i) and the tasks above, n the number of times that the CPU was taken, and P the time to refill the
+//! private levels. Without steal time, R is the bound of the plan. If steal time makes the busy period longer than T(i), it holds several jobs of
+//! τ(i), which q numbers. Programs that the hypervisor runs in this time can displace all partitions of the core. At any time each partition holds
+//! the contents of one task, so one refill of each partition restores what was lost. If a task below i can block τ(i), the partitions of the tasks
+//! below are refilled as well.
 //!
 //! Interrupts that release jobs wait while the CPU is withheld. If the CPU was withheld until the busy period began, or until shortly before,
 //! interrupts of the tasks below τ(i) that came before the busy period are served in it.
 //!
-//! Steal time before the busy period delays no job by itself. But it has displaced what τ(i) and the tasks above left in the cache, and what a
-//! task below that blocks them has loaded. This counts as one more time that the CPU was taken, without steal time.
+//! Steal time before the busy period delays no job by itself. But it has displaced lines that τ(i) and the tasks above left in the cache, and lines
+//! that a task below has loaded that blocks them. This counts as one more time that the CPU was taken, without steal time.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -118,8 +118,8 @@ impl Recurrence {
         }
     }
 
-    /// Returns the largest cost, in ns, of a further job of the task at `index` in the same busy period. The job follows the previous one of the
-    /// same task, and refills what other tasks displaced meanwhile.
+    /// Returns the largest cost, in ns, of a further job of the task at `index` in the same busy period. The job follows the previous one of the same
+    /// task, and refills the partitions that other tasks displaced since then.
     fn later_job_ns(&self, index: usize) -> u64 {
         let charges = self.charges.by(self.analysis);
         let task = &self.tasks[index];
@@ -130,14 +130,14 @@ impl Recurrence {
     }
 }
 
-/// Returns the largest cost, in ns, of withholding the core once, in a window of the task at `index`: a refill of all that the tasks which
-/// execute in the window can lose.
+/// Returns the largest cost, in ns, of withholding the core once, in a window of the task at `index`: a refill of everything that the tasks of the
+/// window can lose.
 ///
 /// `|∪{S(k) : k ∈ hep(i)}| Δ + P`, over all tasks of the core if a task below can block τ(i). `charges`: those that the analysis applies.
 ///
-/// Whoever runs meanwhile may displace all partitions of the core. At any time each partition holds the contents of one task, and only one
-/// task finds its contents in the private levels. So one refill of each restores what was lost, whichever task needs it first. If several
-/// tasks use a partition, the later ones would have missed their contents anyway, and the preemptions charge this.
+/// Programs that run while the core is withheld may displace all its partitions. At any time each partition holds the contents of one task, and only
+/// one task finds its contents in the private levels. So one refill of each restores what was lost, whichever task needs it first. If several tasks
+/// use a partition, the later ones would have missed their contents anyway, and the preemptions charge this.
 pub(super) fn reload_ns(tasks: &[CoreTask], charges: Charges, index: usize) -> u64 {
     let can_block = |task: &CoreTask| task.nonpreemptive_ns > 0 || !task.holds.is_empty();
     let is_blocked = tasks[index].blocking_ns > 0 || tasks[index + 1..].iter().any(can_block);
@@ -275,7 +275,8 @@ mod tests {
         play_with_steal(&core.tasks, core.charges, &arrivals, from_ref(&(0..steal_ns)), HORIZON_NS).responses_ns
     }
 
-    /// Returns what a run observes of the busy period of `job`: the steal time in it, and the time from its beginning to the release of the job.
+    /// Returns the observations of a run about the busy period of `job`: the steal time in it, and the time from its beginning to the release of the
+    /// job.
     ///
     /// `jobs`: all jobs of the schedule. `taken`: intervals in which the CPU was withheld.
     fn seen(jobs: &[Completed], job: &Completed, taken: &[Range<u64>]) -> (Steal, Ns) {

@@ -1,10 +1,9 @@
 //! Reservation of CPU time for tasks that are scheduled by deadlines.
 //!
-//! SCHED_DEADLINE runs each task in a constant-bandwidth server by earliest deadline first: Q ns in every period T, within D of
-//! the beginning of the period. If Σ Q/D ≤ 1 on a CPU (the density test, sufficient for D ≤ T), every server gives its task Q
-//! within D, no matter what the other tasks do. So a job that needs at most Q, with all cache delays, is complete by its
-//! deadline. It is not proved here that a job needs at most Q. The reservation is what eq. 1 charges a job, without the
-//! preemption delays that the job suffers, plus a share of the CPU time that is left.
+//! SCHED_DEADLINE runs each task in a constant-bandwidth server by earliest deadline first: Q ns in every period T, within D of the beginning of the
+//! period. If Σ Q/D ≤ 1 on a CPU (the density test, sufficient for D ≤ T), every server gives its task Q within D, no matter what the other tasks do.
+//! So a job that needs at most Q, with all cache delays, is complete by its deadline. It is not proved here that a job needs at most Q. The
+//! reservation is the time that eq. 1 charges a job, without the preemption delays that the job suffers, plus a share of the CPU time that is left.
 //! [Linux, Documentation/scheduler/sched-deadline.rst, §2 and §4]
 
 /// The reservation that a task needs.
@@ -20,8 +19,8 @@ pub struct Need {
 
 /// Returns the execution time to reserve for each task of a CPU, in ns, and the density Σ Q/D of all reservations.
 ///
-/// Whatever the CPU has left up to a density of `most` is distributed in proportion to the needs that are not fixed. If the needs
-/// exceed `most`, each task gets its need, and the returned density exceeds `most`: then nothing is proved.
+/// The time that the CPU has left up to a density of `most` is distributed in proportion to the needs that are not fixed. If the needs exceed `most`,
+/// each task gets its need, and the returned density exceeds `most`: then nothing is proved.
 pub fn reserve(needs: &[Need], most: f64) -> (Vec<u64>, f64) {
     let density = |fixed: bool| -> f64 {
         needs.iter().filter(|need| need.fixed == fixed).map(|need| need.time_ns as f64 / need.deadline_ns as f64).sum()

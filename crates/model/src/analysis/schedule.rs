@@ -104,7 +104,7 @@ struct Held {
     left_ns: u64,
 }
 
-/// What a job does while it has the CPU.
+/// Action of a job that has the CPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
     RefillPrivateLevels,
@@ -171,7 +171,7 @@ impl Job {
         self.execution_ns - next
     }
 
-    /// Returns what the job does when it has the CPU, and for how long at most, in ns.
+    /// Returns the action of the job when it has the CPU, and its longest duration in ns.
     fn next_action(&self, charges: Charges) -> (Action, u64) {
         if self.private_ns > 0 {
             return (Action::RefillPrivateLevels, self.private_ns);
@@ -222,7 +222,7 @@ impl Job {
         self.nonpreemptive_left_ns = None;
     }
 
-    /// Finds out what the job has to refill before it continues. `owned`: as for [`resume`](Self::resume).
+    /// Determines the partitions and levels that the job has to refill before it continues. `owned`: as for [`resume`](Self::resume).
     fn find_missing(&mut self, task: &CoreTask, owned: impl Fn(u32) -> bool) {
         let wanted = if self.started { &task.useful } else { &task.partitions };
         // A part that was refilled and is not useful has been used already, so losing it costs nothing.
@@ -265,7 +265,7 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
     play_with_steal(core, charges, arrivals, &[], horizon_ns)
 }
 
-/// Plays `arrivals` as [`play`] does, but a hypervisor takes the CPU in the intervals `steal` (ascending, apart from each other). Meanwhile
+/// Plays `arrivals` as [`play`] does, but a hypervisor takes the CPU in the intervals `steal` (ascending, apart from each other). In these intervals
 /// nothing runs and interrupts wait. Afterwards neither partitions nor private levels hold anything.
 pub fn play_with_steal(
     core: &[CoreTask],

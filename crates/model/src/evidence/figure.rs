@@ -1,4 +1,4 @@
-//! Figures as data: what is drawn, on which axes. The report decides how a figure looks.
+//! Figures as data: drawings and their axes. The report decides how a figure looks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

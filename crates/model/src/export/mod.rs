@@ -67,7 +67,7 @@ pub struct File {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
     /// The plan is empty: no task has a core.
-    #[error("the plan places no task\n  hint: the text of the plan says which task fails and what would mend it")]
+    #[error("the plan places no task\n  hint: the text of the plan says which task fails and how to repair the plan")]
     Empty,
     /// Some tasks of the plan have no core.
     #[error("the plan has no place for {}\n  hint: export a plan that is schedulable", tasks.join(", "))]

@@ -53,14 +53,15 @@ impl fmt::Display for Parameters {
             None => write!(f, "{ways} ways, {bytes}, by sysfs; not measured"),
             Some(felt) if self.source() == Source::Measured => write!(
                 f,
-                "{ways} ways, measured: sysfs says {bytes} in {} ways, and loads felt {felt}",
+                "{ways} ways, measured: sysfs says {bytes} in {} ways, and loads showed {felt}",
                 self.declared.ways
             ),
             Some(felt) if felt.0 * APART <= bytes.0 => write!(
                 f,
-                "{ways} ways by sysfs, which says {bytes}, though loads felt {felt} only: a flood that is too large leaves no more than one that fits"
+                "{ways} ways by sysfs, which says {bytes}, though loads showed {felt} only: a flood that is too large leaves no more than \
+                 one that fits"
             ),
-            Some(felt) => write!(f, "{ways} ways, {bytes}, by sysfs; loads felt {felt}, which agrees"),
+            Some(felt) => write!(f, "{ways} ways, {bytes}, by sysfs; loads showed {felt}, which agrees"),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{columns, words, wrap};
 /// Columns of text are not made narrower than this to make room for others.
 const TEXT_MIN: usize = 12;
 
-/// Where the cells of a column stand.
+/// Alignment of the cells of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Text: to the left, and broken between words where the table is too wide.
@@ -45,7 +45,7 @@ impl Block {
 }
 
 impl Table {
-    /// Returns a table without rows. `columns`: headings, and where the cells below them stand.
+    /// Returns a table without rows. `columns`: headings, and the alignment of the cells below them.
     pub fn new<T: Into<String>>(columns: impl IntoIterator<Item = (T, Align)>) -> Table {
         let columns = columns.into_iter().map(|(head, align)| (head.into(), align)).collect();
         Table { columns, keys: 1, indent: 0, notes_head: String::new(), rows: Vec::new() }
@@ -66,7 +66,7 @@ impl Table {
         Table { notes_head: head.into(), ..self }
     }
 
-    /// Adds a row. One with a single cell is a line of its own, across all columns.
+    /// Adds a row. A row with a single cell is a line of its own, across all columns.
     pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         self.noted(cells, "");
     }
@@ -76,7 +76,7 @@ impl Table {
         self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), note: note.into() });
     }
 
-    /// Formats the table for `width` columns. Only a word that is wider than all of it makes a line wider.
+    /// Formats the table for `width` columns. A line is wider only if it holds a word that is wider than `width`.
     pub fn text(&self, width: usize) -> String {
         let room = width.saturating_sub(self.indent);
         let blocks = self.blocks(room);
@@ -183,12 +183,12 @@ impl Table {
         })
     }
 
-    /// Width of a column of which nothing is broken.
+    /// Returns the width of a column in which nothing is broken.
     fn natural(&self, column: usize) -> usize {
         columns(&self.columns[column].0).max(self.cells_wide(column))
     }
 
-    /// Widths of a column in which only the heading is broken, and of one in which cells of text are too.
+    /// Returns the width of a column in which only the heading is broken, and the width of a column in which cells of text are broken too.
     fn narrowest(&self, column: usize) -> (usize, usize) {
         let (head, align) = &self.columns[column];
         let whole = longest_word(head).max(self.cells_wide(column));

@@ -11,11 +11,11 @@ use crate::evidence::format::significant;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Printed {
-    /// What the number is.
+    /// Description of the number.
     pub what: String,
     /// The number.
     pub printed: f64,
-    /// Its unit.
+    /// Unit of the number.
     #[serde(default)]
     pub unit: String,
     /// Where the paper prints it.
@@ -23,16 +23,16 @@ pub struct Printed {
     /// How the number follows from the paper.
     #[serde(default)]
     pub basis: Basis,
-    /// How the number here should relate to it.
+    /// Relation that the number here should have to the printed one.
     #[serde(default)]
     pub relation: Relation,
     /// Name of the number here, as [`Played::value`] takes it; `None` if nothing here corresponds to it.
     pub here: Option<String>,
-    /// Largest relative difference that counts as agreement; if `None`, 10 % of a number that should be about as large, else nothing.
+    /// Largest relative difference that counts as agreement; `None` stands for 10 % if the number should be about as large, and for 0 otherwise.
     pub tolerance: Option<f64>,
-    /// The cause of a difference, or what limits the comparison.
+    /// Cause of a difference, or limit of the comparison.
     pub why: Option<String>,
-    /// Where the number stands that answers to it on hardware.
+    /// Location of the corresponding number that was measured on hardware.
     pub hardware: Option<OnHardware>,
 }
 
@@ -40,27 +40,27 @@ pub struct Printed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// The paper prints it.
+    /// The paper prints the number.
     #[default]
     Printed,
-    /// It is computed from numbers that the paper prints.
+    /// The number is computed from numbers that the paper prints.
     Derived,
-    /// It is read off a curve.
+    /// The number is read off a curve.
     Curve,
-    /// The paper prints it, and the model was fitted to it, so that agreement shows nothing.
+    /// The paper prints the number, and the model was fitted to it, so that agreement shows nothing.
     Fitted,
 }
 
-/// How a number should relate to the printed one.
+/// Relation that a number should have to the printed one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Relation {
-    /// It should be about as large.
+    /// The number should be about as large as the printed one.
     #[default]
     About,
-    /// It should be at most as large.
+    /// The number should be at most as large as the printed one.
     AtMost,
-    /// It should be at least as large.
+    /// The number should be at least as large as the printed one.
     AtLeast,
 }
 
@@ -68,9 +68,9 @@ pub enum Relation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Agreement {
-    /// It does.
+    /// The number agrees with the printed one.
     Agrees,
-    /// It does not.
+    /// The number differs from the printed one.
     Differs,
     /// The model was fitted to the printed number.
     Fitted,
@@ -81,25 +81,25 @@ pub enum Agreement {
 /// A printed number beside the one here.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Compared {
-    /// What the number is.
+    /// Description of the number.
     pub what: String,
-    /// Its unit.
+    /// Unit of the number.
     pub unit: String,
     /// Where the paper prints it.
     pub place: String,
     /// How the printed number follows from the paper.
     pub basis: Basis,
-    /// How the number here should relate to the printed one.
+    /// Relation that the number here should have to the printed one.
     pub relation: Relation,
     /// The printed number.
     pub printed: f64,
     /// The number here.
     pub here: Option<f64>,
-    /// Whether they agree.
+    /// Whether the two numbers agree.
     pub agreement: Agreement,
     /// Largest relative difference that counts as agreement.
     pub tolerance: f64,
-    /// The cause of a difference, or what limits the comparison.
+    /// Cause of a difference, or limit of the comparison.
     pub why: Option<String>,
 }
 
@@ -147,7 +147,7 @@ impl Printed {
 }
 
 impl Compared {
-    /// Returns the row of a table: what, the paper's number with its place, the one here, their ratio, and the judgment.
+    /// Returns the row of a table: the description, the paper's number with its place, the number here, their ratio, and the judgment.
     fn row(&self) -> Vec<String> {
         let unit = if self.unit.is_empty() { String::new() } else { format!(" {}", self.unit) };
         let about = match self.relation {
@@ -191,7 +191,7 @@ pub struct Numbers {
     pub paper: String,
     /// Name of the figure, as the command takes it.
     pub figure: String,
-    /// Where the figure is in the paper.
+    /// Place of the figure in the paper.
     pub place: String,
     /// The numbers that the paper prints, beside those here.
     pub compared: Vec<Compared>,
@@ -206,7 +206,7 @@ pub struct Numbers {
 pub struct NamedLine {
     /// Name of the line.
     pub name: String,
-    /// Its points (x, y).
+    /// Points (x, y) of the line.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -231,7 +231,7 @@ pub(super) fn four_digits(number: f64) -> String {
 }
 
 impl PaperFigure {
-    /// Returns the section of a report on what was played, beside what the paper prints.
+    /// Returns the section of a report on the played figure, beside the numbers that the paper prints.
     pub fn section(&self, paper: &Paper, played: &Played, compared: &[Compared]) -> Section {
         let count = |agreement| compared.iter().filter(|it| it.agreement == agreement).count();
         let judged = count(Agreement::Agrees) + count(Agreement::Differs);
@@ -254,7 +254,7 @@ impl PaperFigure {
         }
         played.figures.iter().fold(section, |section, (_, figure)| section.figure(figure.clone()))
     }
-    /// Returns all numbers of what was played, beside those that the paper prints.
+    /// Returns all numbers of the played figure, beside those that the paper prints.
     pub fn numbers_of(&self, paper: &Paper, played: &Played, compared: &[Compared]) -> Numbers {
         let lines = played.lines().map(|(name, points)| NamedLine { name, points: points.to_vec() });
         let values = played.numbers.iter().map(|(name, value)| NamedValue { name: name.clone(), value: *value });

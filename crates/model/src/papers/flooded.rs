@@ -12,10 +12,10 @@ use crate::sim::{Access, Allocation, ConfigError, Hierarchy, MachineModel, PageT
 use crate::units::{Color, CpuId, FrameNumber};
 use crate::workload::Workload;
 
-/// Who uses the colors of the task.
+/// Use of the task's colors by floods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Nobody else runs.
+    /// There are no floods.
     Alone,
     /// Floods use all colors.
     Unpartitioned,
@@ -164,7 +164,7 @@ pub struct Jobs {
     workloads: Vec<(String, String)>,
     /// The sizes.
     sizes: Vec<u64>,
-    /// What a size is.
+    /// Description of a size.
     size: String,
     /// Cycles that a program computes per access, in addition to the access itself.
     compute: f64,

@@ -8,22 +8,22 @@ use super::compared::{as_printed, four_digits};
 use super::{Paper, PaperFigure};
 use crate::evidence::{Evidence, Section};
 
-/// Where a number stands in the JSON that the commands of a figure leave.
+/// Location of a number in the JSON that the commands of a figure leave.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OnHardware {
     /// End of the file's name, after `{file}`.
     pub file: String,
-    /// Its place: a JSON pointer (RFC 6901). A step `KEY=VALUE,KEY=VALUE` takes the first element of an array that has these values.
+    /// Place of the number: a JSON pointer (RFC 6901). A step `KEY=VALUE,KEY=VALUE` takes the first element of an array that has these values.
     pub at: String,
     /// Place of a number to divide by.
     pub over: Option<String>,
     /// Factor, such as that between two units.
     #[serde(default = "one")]
     pub times: f64,
-    /// What is measured here, in place of what the paper measured.
+    /// Quantity that is measured here, in place of the one that the paper measured.
     pub what: String,
-    /// Its unit, if it is not that of the paper's number.
+    /// Unit of the number, if it is not that of the paper's number.
     pub unit: Option<String>,
 }
 
@@ -33,26 +33,26 @@ fn one() -> f64 {
 
 /// A file that a command of a figure left.
 pub struct Left {
-    /// End of its name, after `{file}`.
+    /// End of the file's name, after `{file}`.
     pub file: String,
-    /// Its contents.
+    /// Contents of the file.
     pub json: Value,
 }
 
 /// A printed number beside the one that was measured on a machine.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Measured {
-    /// What the paper's number is.
+    /// Description of the paper's number.
     pub what: String,
     /// The printed number.
     pub printed: f64,
-    /// Its unit.
+    /// Unit of the printed number.
     pub unit: String,
-    /// What was measured.
+    /// Quantity that was measured.
     pub here: String,
-    /// What was seen.
+    /// Value that was measured.
     pub value: f64,
-    /// Its unit.
+    /// Unit of the measured value.
     pub here_unit: String,
 }
 
@@ -66,7 +66,7 @@ pub struct HardwareNumbers {
 }
 
 impl OnHardware {
-    /// Returns the number in the files `left`; `None` if it is not there, as of an experiment that was refused.
+    /// Returns the number in the files `left`; `None` if it is not there, for example because an experiment was refused.
     fn value(&self, left: &[Left]) -> Option<f64> {
         let json = &left.iter().find(|left| left.file == self.file)?.json;
         let over = self.over.as_ref().map_or(Some(1.0), |over| at(json, over)?.as_f64());
@@ -74,7 +74,7 @@ impl OnHardware {
     }
 }
 
-/// Returns what stands at `pointer` in `json`.
+/// Returns the value at `pointer` in `json`.
 fn at<'a>(json: &'a Value, pointer: &str) -> Option<&'a Value> {
     pointer.split('/').skip(1).try_fold(json, |json, step| match step.contains('=') {
         true => json.as_array()?.iter().find(|element| has(element, step)),
@@ -94,8 +94,8 @@ fn has(element: &Value, step: &str) -> bool {
 }
 
 impl PaperFigure {
-    /// Returns the section of a report on what the figure's commands left on a machine: what each concludes, and the paper's numbers beside
-    /// those that were measured. Nothing is judged: it is another machine.
+    /// Returns the section of a report on the files that the figure's commands left on a machine: the conclusion of each file, and the paper's
+    /// numbers beside the measured ones. The numbers are not judged, because they come from another machine.
     pub fn hardware_section(&self, paper: &Paper, left: &[Left]) -> Section {
         let evidence = left.iter().filter_map(|left| Evidence::deserialize(&left.json).ok());
         let concluded: Vec<String> =
@@ -130,7 +130,7 @@ impl PaperFigure {
 }
 
 impl Measured {
-    /// Returns the row of a table: what, the paper's number, the one here, and what it is.
+    /// Returns the row of a table: the description, the paper's number, the number here, and the description of the latter.
     fn row(&self) -> Vec<String> {
         let with = |number: String, unit: &str| format!("{number} {unit}").trim_end().to_owned();
         vec![

@@ -36,7 +36,7 @@ pub struct Loops {
     ways: Vec<u32>,
     /// Sizes of the loop, in percent of the cache.
     percents: Vec<u64>,
-    /// A further size in bytes to name the miss ratio of.
+    /// Further size, in bytes, whose miss ratio is stated.
     #[serde(default)]
     example: Option<u64>,
 }
@@ -49,7 +49,7 @@ fn pass(caches: &mut Hierarchy, area: u64, line: u64) -> u64 {
     caches.clock() - before
 }
 
-/// Lets another task, whose loop has `area` bytes, displace what it can.
+/// Lets another task, whose loop has `area` bytes, displace lines.
 fn preempt(caches: &mut Hierarchy, area: u64, line: u64) -> u64 {
     let before = caches.clock();
     (0..area / line).for_each(|i| caches.access(Access { kind: Kind::Fetch, ..Access::read(APART + i * line) }));

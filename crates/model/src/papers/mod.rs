@@ -56,31 +56,31 @@ pub struct Paper {
 pub struct PaperFigure {
     /// Name in the command, such as `5` or `table-1`.
     pub name: String,
-    /// What the figure shows.
+    /// Description of the figure.
     pub title: String,
-    /// Where it is in the paper.
+    /// Place of the figure in the paper.
     pub place: String,
-    /// What is played here, and what one sees.
+    /// Description of the played model and of its result.
     pub seen: String,
     /// Whether playing takes more than a second or so, too long for a test that runs again and again.
     #[serde(default)]
     pub slow: bool,
-    /// What is played.
+    /// The model that is played.
     pub play: Play,
-    /// Commands of isochrome that measure the same on hardware, without the name of the program. `{file}` stands for the beginning of
-    /// the names of the files that they write.
+    /// Commands of isochrome that measure the figure on hardware, without the name of the program. `{file}` stands for the beginning of the names of
+    /// the files that they write.
     #[serde(default)]
     pub measured: Vec<String>,
-    /// Reason why nothing, or not everything, can be measured.
+    /// Reason why nothing, or only a part, can be measured.
     pub unmeasured: Option<String>,
-    /// Page of docs/results with kept measurements of the same.
+    /// Page of docs/results with kept measurements of the figure.
     pub page: Option<String>,
     /// Numbers that the paper prints.
     #[serde(rename = "number", default)]
     pub numbers: Vec<Printed>,
 }
 
-/// What is played for a figure.
+/// Model that is played for a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Play {
@@ -90,7 +90,7 @@ pub enum Play {
     Slices(flooded::Slices),
     /// The frames of one buffer.
     Map(pages::Buffer),
-    /// How many pages of a buffer share a cache page, over many buffers.
+    /// Numbers of pages of a buffer that share a cache page, over many buffers.
     Histogram(pages::Buffers),
     /// The time to walk over buffers against their conflicts.
     Penalty(pages::Penalty),
@@ -106,7 +106,7 @@ pub enum Play {
     Switch(loops::Switch),
     /// Packets through a network stack after floods.
     Packets(packets::Packets),
-    /// What the page colors of a machine's outermost level divide.
+    /// Memory and cache of one page color of a machine's outermost level.
     Colors(tasks::Colors),
     /// Execution times of a task set against the number of partitions.
     Curves(tasks::Curves),
@@ -124,24 +124,24 @@ pub enum Play {
 #[derive(Debug, thiserror::Error)]
 pub enum PaperError {
     /// There is no such figure.
-    #[error("`{name}` is no figure of a paper that is known here\n  hint: `isochrome lab paper --list` lists them")]
+    #[error("`{name}` is not a figure of a paper that is known here\n  hint: `isochrome lab paper --list` lists them")]
     Unknown {
         /// The name that was given.
         name: String,
     },
     /// An entry names something that does not exist.
-    #[error("papers/{key}.toml, figure {figure}: {what}\n  hint: mend the entry; the others show what one looks like")]
+    #[error("papers/{key}.toml, figure {figure}: {what}\n  hint: correct the entry; the other entries are examples")]
     Entry {
         /// Key of the paper.
         key: String,
         /// Name of the figure.
         figure: String,
-        /// What is wrong.
+        /// Description of the mistake.
         what: String,
     },
 }
 
-/// What is wrong with an entry, before it is known which one it is.
+/// Description of a mistake in an entry, before it is known which entry it is.
 pub(crate) struct Wrong(String);
 
 impl From<String> for Wrong {
@@ -188,7 +188,7 @@ impl PaperFigure {
         format!("{}/{}", paper.key, self.name)
     }
 
-    /// Plays the figure. Equal on every machine: nothing is random but by fixed seeds, and nothing is timed.
+    /// Plays the figure. The result is equal on every machine: random choices have fixed seeds, and nothing is timed.
     pub fn play(&self, paper: &Paper) -> Result<Played, PaperError> {
         let played = match &self.play {
             Play::Jobs(jobs) => jobs.play(),
@@ -225,5 +225,5 @@ impl PaperFigure {
 
 /// Returns the modeled machine `name`.
 fn machine(name: &str) -> Result<crate::sim::MachineModel, Wrong> {
-    crate::sim::MachineModel::named(name).ok_or_else(|| Wrong(format!("`{name}` is no modeled machine")))
+    crate::sim::MachineModel::named(name).ok_or_else(|| Wrong(format!("`{name}` is not a modeled machine")))
 }

@@ -30,7 +30,7 @@ pub struct Packets {
     sizes: Vec<u64>,
 }
 
-/// Who uses the colors of the stack.
+/// Use of the stack's colors by floods.
 #[derive(Clone, Copy, PartialEq)]
 enum Flooding {
     None,

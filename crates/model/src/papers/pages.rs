@@ -144,7 +144,7 @@ pub struct Penalty {
     tables: Vec<Table>,
     /// A modeled machine, on which random buffers are walked over.
     machine: String,
-    /// Its clock rate in MHz.
+    /// Clock rate of the modeled machine in MHz.
     mhz: f64,
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::evidence::figure::{Chart, Figure};
 
-/// What was played for a figure: drawings, and numbers by name.
+/// Outcome of playing a figure: drawings, and numbers by name.
 #[derive(Clone, Debug, Default)]
 pub struct Played {
     /// The drawings, each with a name that is put before the names of its lines; empty for none.

@@ -36,7 +36,7 @@ fn bar(name: impl Into<String>, length: f64, hue: Hue, unit: &str) -> Bar {
     Bar { name: name.into(), parts: [0.0, length], hue, text: format!("{}{unit}", significant(length)) }
 }
 
-/// What the page colors of a machine's outermost level divide.
+/// Memory and cache of one page color of a machine's outermost level.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Colors {
@@ -277,7 +277,7 @@ fn lcm(a: u64, b: u64) -> u64 {
     a / x * b
 }
 
-/// What the methods are compared by.
+/// Quantity by which the methods are compared.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum By {
@@ -346,7 +346,7 @@ impl Methods {
 }
 
 impl By {
-    /// Plans `set` by `method`. Returns what it comes to in percent; `None` without a plan.
+    /// Plans `set` by `method`. Returns the compared quantity in percent; `None` without a plan.
     fn of(self, set: &TaskSet, method: Method) -> Result<Option<f64>, Wrong> {
         let objective = if matches!(self, By::Utilization) { Objective::Utilization } else { Objective::Partitions };
         let found = plan(set, &Request { method, objective, ..Request::default() })?;

@@ -49,8 +49,8 @@ impl Rules {
         known.then_some(Self { analysis: Analysis::Kim2013, ..self })
     }
 
-    /// Returns the fewest refills that a job pays for joining a partition: its warm-up, and by some analyses what it
-    /// displaces.
+    /// Returns the fewest refills that a job pays for joining a partition: the refill of its warm-up, and by some analyses also the refill that it
+    /// causes to another task.
     pub(crate) fn least_refills(self) -> f64 {
         match self.analysis {
             _ if self.overload_is_a_miss() => 2.0,

@@ -38,11 +38,11 @@ pub struct Analyzed {
     /// Partitions whose memory is too small for their tasks, numbered from 0.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overfull_partitions: Vec<u32>,
-    /// Tasks that would refill partitions, for which nothing limits how often they miss, as any policy may replace. Neither these nor the tasks
-    /// that they delay have bounds.
+    /// Tasks that would refill partitions without a limit on their misses, because any policy may replace lines. These tasks, and the tasks that they
+    /// delay, have no bounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without_bound: Vec<String>,
-    /// A measurement that contradicts what the bounds assume of the replacement policy. They are not sound then.
+    /// A measurement that contradicts the assumption of the bounds about the replacement policy. The bounds are then not sound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contradicted: Option<Contradicted>,
 }

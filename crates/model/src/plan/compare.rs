@@ -15,9 +15,9 @@ pub struct Compared {
     pub method: Method,
     /// Fewest partitions with which the method finds a plan; `None` if it finds none.
     pub fewest: Option<u32>,
-    /// These partitions as a share (0 to 1) of all partitions.
+    /// The fewest partitions as a share (0 to 1) of all partitions.
     pub share: Option<f64>,
-    /// Share (0 to 1) of the memory of these partitions that the tasks need.
+    /// Share (0 to 1) of the memory of the fewest partitions that the tasks need.
     pub memory_used: Option<f64>,
     /// Least utilization that the method finds with all partitions; `None` if it finds no plan.
     pub least: Option<f64>,
@@ -47,7 +47,7 @@ impl Comparison {
     }
 }
 
-/// A row of three cells: what is compared, the result here, and what [Kim2013, §5.5] reports.
+/// A row of three cells: the compared quantity, the result here, and the result that [Kim2013, §5.5] reports.
 pub type Row = [String; 3];
 
 /// Compares the results for one set, taken with more and more copies and memory, with those that [Kim2013, §5.5] reports.

@@ -8,7 +8,7 @@ use crate::replacement::{Contradicted, ReplacementTest};
 use crate::taskset::TaskSet;
 
 impl Plan {
-    /// Returns the plan with what `test` contradicts in its bounds.
+    /// Returns the plan with the contradiction between `test` and its bounds, if there is one.
     pub fn checked_against(self, test: Option<ReplacementTest>) -> Plan {
         let tasks = self.cores.iter().flat_map(|core| {
             let charged = core.recurrence.as_ref().filter(|known| known.charges.by(known.analysis).refill_ns > 0);
@@ -22,7 +22,7 @@ impl Plan {
 }
 
 impl Analyzed {
-    /// Returns the result with what `test` contradicts in its bounds, which are those of `cores`.
+    /// Returns the result with the contradiction between `test` and its bounds, which are those of `cores`, if there is one.
     pub fn checked_against(self, set: &TaskSet, cores: &[Core], test: Option<ReplacementTest>) -> Analyzed {
         // `charges` are those that the analysis applies.
         let charged = if self.charges.refill_ns > 0 { refilled_tasks(set, cores) } else { Vec::new() };

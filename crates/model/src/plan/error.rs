@@ -16,7 +16,7 @@ pub enum PlanError {
     },
     /// A further objective has nothing left to decide.
     #[error(
-        "`{then}` cannot follow `utilization`: hardly two plans have the same\n  hint: name utilization last, or only partitions after it"
+        "`{then}` cannot follow `utilization`: hardly any two plans have the same one\n  hint: name utilization last, or only partitions after it"
     )]
     Order {
         /// The objective that follows.
@@ -64,7 +64,8 @@ pub enum PlanError {
     },
     /// A cold start is charged, but no policy is assumed that would bound it.
     #[error(
-        "a cold start is charged with one refill of each partition, which is no bound where any policy may replace lines (replacement)\n  hint: leave out cold_start, and let nothing depend on the first jobs"
+        "a cold start is charged with one refill of each partition, which is not a bound where any policy may replace lines (replacement)\n  \
+         hint: leave out cold_start, and let nothing depend on the first jobs"
     )]
     ColdStart,
     /// Too many tasks to plan for.

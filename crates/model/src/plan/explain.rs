@@ -1,4 +1,4 @@
-//! Explains why a task is on its core, and what would repair a set that misses a deadline.
+//! Explains why a task is on its core, and finds changes that repair a set that misses a deadline.
 
 use std::fmt;
 
@@ -60,7 +60,7 @@ impl fmt::Display for Remedy {
             Self::Refill { refill_ns } => {
                 write!(f, "a refill time of at most {} us per partition", *refill_ns as f64 / 1e3)
             }
-            Self::Execution { factor } => write!(f, "execution times at most {factor} of what they are"),
+            Self::Execution { factor } => write!(f, "execution times of at most {factor} times the present ones"),
             Self::Partitions { count } => write!(f, "{count} partitions for the core, allocated anew"),
             Self::Move { task, cpu } => write!(f, "{task} on CPU {cpu} instead, with the partitions that core has"),
         }
@@ -68,7 +68,7 @@ impl fmt::Display for Remedy {
 }
 
 /// Returns whether an allocation of `partitions` partitions was found with which all `members` meet their deadlines on one
-/// core. The search is limited, so false is no proof.
+/// core. The search is limited, so false proves nothing.
 fn fits(set: &TaskSet, analysis: Analysis, members: &[usize], partitions: u32) -> bool {
     let effort = Effort { any: true, nodes: 100_000, ..Effort::EXACT };
     best(set, Rules::of(set, analysis), members, partitions, effort).found.is_some()

@@ -163,10 +163,10 @@ pub struct Plan {
     /// Measured costs that the bounds charge. The bounds hold only if the true costs are no higher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub costs: Option<Costs>,
-    /// What the bounds assume of the replacement policy. With any policy, no tasks share partitions.
+    /// Assumption of the bounds about the replacement policy. With any policy, no tasks share partitions.
     #[serde(default)]
     pub replacement: Replacement,
-    /// A measurement that contradicts this assumption, on which the bounds rest. They are not sound then.
+    /// A measurement that contradicts the assumption about the replacement policy. The bounds are then not sound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contradicted: Option<Contradicted>,
     /// Supply that the bounds charge; absent if they assume that nothing is ever withheld. The recurrences of the cores are without it.
@@ -352,8 +352,7 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
     plans
 }
 
-/// Returns the first partition whose memory is too small for what its tasks take of it; `None` if all are large enough.
-/// [Kim2013, eq. 3]
+/// Returns the first partition whose memory is too small for its tasks; `None` if all are large enough. [Kim2013, eq. 3]
 pub fn overfull_partition(set: &TaskSet, members: &[(usize, PartitionSet)]) -> Option<u32> {
     (0..set.platform().partitions).find(|&partition| {
         let users = members.iter().filter(|(_, partitions)| partitions.contains(partition));

@@ -10,7 +10,7 @@
 //! 3. the columns of *that* plan are evaluated exactly, and their bounds raised;
 //! 4. repeat until the columns chosen are all exact: the plan is optimal.
 //!
-//! If that takes long, the best plan seen is improved meanwhile by planning two cores at a time anew.
+//! If that takes long, the best plan seen is improved in between: two of its cores at a time are planned anew.
 //!
 //! Whenever the search stops, the last total is a proven bound, and the incumbent is the best plan seen. Identical tasks are
 //! counted, not distinguished, which shrinks 2^16 subsets of a set of four tasks taken four times to 5^4. If there are too

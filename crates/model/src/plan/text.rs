@@ -58,10 +58,10 @@ pub fn plan_text(set: &TaskSet, plan: &Plan, reasons: &[Reason]) -> String {
     text + &assumed(plan.replacement)
 }
 
-/// Formats the measured costs that the bounds charge, with the remark that they are no bounds; empty without costs.
+/// Formats the measured costs that the bounds charge, with the remark that they are not bounds; empty without costs.
 pub fn charged(costs: Option<&Costs>) -> String {
     costs.map_or_else(String::new, |costs| {
-        format!("charges costs that were measured on CPU {}, which are no bounds:\n{costs}", costs.cpu.0)
+        format!("charges costs that were measured on CPU {}, which are not bounds:\n{costs}", costs.cpu.0)
     })
 }
 
@@ -79,12 +79,12 @@ fn condition(contradicted: Option<&Contradicted>) -> &'static str {
     if contradicted.is_some() { " if replacement were LRU" } else { "" }
 }
 
-/// Formats the supply that the bounds charge, with the remark that it is no bound; empty without one.
+/// Formats the supply that the bounds charge, with the remark that it is not a bound; empty without one.
 fn supplied(supply: Option<&ChargedSupply>) -> String {
     supply.map_or_else(String::new, |supply| match supply.source {
         Source::Declared => format!("charges {supply}\n"),
         _ => format!(
-            "charges {supply}. These are observed maxima and no bounds on what a hypervisor or the kernel withholds\n"
+            "charges {supply}. These are observed maxima, not bounds on the time that a hypervisor or the kernel withholds\n"
         ),
     })
 }
@@ -153,7 +153,7 @@ fn schedulable_text(plan: &Plan) -> String {
         (Some(gap), Some(bound)) => {
             let _ = writeln!(text, "no plan is better than {bound:.5}: within {:.3} % of the optimum", gap * 100.0);
         }
-        _ => text += "nothing is proven about how good this is (the method optimal proves it)\n",
+        _ => text += "no bound on the optimum is proven (the method optimal proves one)\n",
     }
     text
 }
@@ -196,7 +196,7 @@ pub fn analysis_text(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> Stri
         text += &core_text(set, core, analyzed);
         if core.members.len() <= ANEW_TASKS_MAX && set.platform().partitions <= PLAN_PARTITIONS_MAX {
             for remedy in remedies(set, &sets, &cpus, at, analyzed.analysis) {
-                let _ = writeln!(text, "  would mend it: {remedy}");
+                let _ = writeln!(text, "  would repair it: {remedy}");
             }
         }
     }
@@ -211,7 +211,8 @@ pub fn analysis_text(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> Stri
     if !analyzed.without_bound.is_empty() {
         let _ = writeln!(
             text,
-            "no bound for {} and what they delay: they share partitions or start with a cold cache, and where any policy may replace lines, nothing limits their misses",
+            "no bound for {} and the tasks that they delay: they share partitions or start with a cold cache, and where any policy may \
+             replace lines, nothing limits their misses",
             analyzed.without_bound.join(", ")
         );
     }

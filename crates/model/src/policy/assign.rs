@@ -10,9 +10,9 @@ use crate::units::{Bytes, format_list};
 pub struct Assigned {
     /// Name of the class.
     pub class: String,
-    /// Its colors, ascending.
+    /// Colors of the class, ascending.
     pub colors: Vec<u32>,
-    /// The size of the cache that it asked for, where that was rounded up.
+    /// Requested size of the cache, if it was rounded up.
     pub rounded_from: Option<Bytes>,
 }
 
@@ -48,7 +48,7 @@ pub enum AssignError {
         count: u32,
         /// Cache of one color.
         per_color: Bytes,
-        /// What each class wants, in words.
+        /// Requests of all classes, in words.
         wanted: String,
     },
     /// Nothing is left for a class that has the rest.
@@ -56,7 +56,7 @@ pub enum AssignError {
     NothingLeft {
         /// Name of the class.
         class: String,
-        /// What each other class wants, in words.
+        /// Requests of all other classes, in words.
         wanted: String,
     },
 }
@@ -129,7 +129,7 @@ pub fn assign(policy: &Policy, count: u32, per_color: Bytes) -> Result<Vec<Assig
     Ok(assigned.collect())
 }
 
-/// Returns what changes from one policy to the next, a line for each class that changes. Each policy comes with the colors of its classes.
+/// Returns the changes from one policy to the next, a line for each class that changes. Each policy comes with the colors of its classes.
 pub fn changes(before: (&Policy, &[Assigned]), after: (&Policy, &[Assigned])) -> Vec<String> {
     let mut lines = Vec::new();
     let of = |(policy, assigned): (&Policy, &[Assigned]), name: &str| {

@@ -34,7 +34,7 @@ pub struct Class {
     pub exclusive: bool,
     /// Longest time for which a program of the class stands still at a time; `None` for the default.
     pub max_pause: Option<Ns>,
-    /// What belongs to the class.
+    /// Descriptions of the programs that belong to the class.
     pub members: Vec<Member>,
     /// Users who may put their own processes into the class by request; `*` for all of them. Root always may.
     pub clients: Vec<String>,
@@ -43,9 +43,9 @@ pub struct Class {
 /// A part of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// At least so many bytes: as many colors as that takes.
+    /// At least this many bytes, rounded up to whole colors.
     Bytes(Bytes),
-    /// So many colors, the lowest that are free.
+    /// This many colors, the lowest that are free.
     Count(u32),
     /// These colors.
     List(Vec<u32>),
@@ -68,12 +68,12 @@ pub struct Member {
     pub vm: Option<Pattern>,
 }
 
-/// What is known of a process, to decide which class it belongs to.
+/// Facts about a process that decide to which class it belongs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Number of the process.
     pub pid: i32,
-    /// Number of its parent.
+    /// Number of the parent process.
     pub parent: i32,
     /// Name of the process.
     pub name: String,
@@ -85,13 +85,13 @@ pub struct Facts {
     pub user: String,
     /// Name of the virtual machine, if the process runs one.
     pub vm: Option<String>,
-    /// Whether it is a thread of the kernel.
+    /// Whether the process is a thread of the kernel.
     pub is_kernel_thread: bool,
-    /// Whether another process traces it.
+    /// Whether another process traces the process.
     pub is_traced: bool,
-    /// Time since it was started.
+    /// Time since the process was started.
     pub age: Ns,
-    /// Its resident memory.
+    /// Resident memory of the process.
     pub resident: Bytes,
 }
 
@@ -103,17 +103,17 @@ pub const SMALL: Bytes = Bytes(1 << 20);
 /// Why a process is left alone although a member of a class matches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftAlone {
-    /// It is the first process, on which all others depend.
+    /// The process is the first one, on which all others depend.
     First,
-    /// It is the server itself.
+    /// The process is the server itself.
     Server,
-    /// It is a thread of the kernel.
+    /// The process is a thread of the kernel.
     Kernel,
-    /// Another program traces it.
+    /// Another program traces the process.
     Traced,
-    /// It has run for less than [`YOUNG`], and its class has the rest.
+    /// The process has run for less than [`YOUNG`], and its class has the rest.
     Young,
-    /// It has less memory than [`SMALL`], and its class has the rest.
+    /// The process has less memory than [`SMALL`], and its class has the rest.
     Small,
 }
 
@@ -140,9 +140,9 @@ impl LeftAlone {
 /// Decision about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Belongs {
-    /// It belongs to the class with this index, by the member with the second index; `None` if it was put there by request.
+    /// The process belongs to the class with this index, by the member with the second index; `None` if it was put there by request.
     To(usize, Option<usize>),
-    /// It would belong to the class with this index, but is left alone.
+    /// The process would belong to the class with this index, but is left alone.
     LeftAlone(usize, LeftAlone),
     /// No member matches.
     Nowhere,

@@ -28,7 +28,7 @@ pub enum PolicyError {
         line: usize,
         /// Name of the class.
         class: String,
-        /// What is wrong, and a hint.
+        /// Description of the mistake, and a hint.
         problem: String,
     },
     /// There is no class.
@@ -97,7 +97,7 @@ pub fn read(text: &str) -> Result<Policy, PolicyError> {
         })
     });
     let reserve = file.reserve.map(|size| {
-        let problem = || format!("`reserve = {:?}` is no size\n  hint: reserve = \"256M\"", size.get_ref());
+        let problem = || format!("`reserve = {:?}` is not a size\n  hint: reserve = \"256M\"", size.get_ref());
         size.get_ref().parse().map_err(|_| PolicyError::Syntax { line: line(size.span().start), problem: problem() })
     });
     Ok(Policy { classes: classes.collect::<Result<_, _>>()?, reserve: reserve.transpose()? })
@@ -113,20 +113,20 @@ fn class_of(name: String, text: ClassText) -> Result<Class, String> {
         (Some(cache), None) => match cache.parse() {
             Ok(Bytes(0)) => return Err("`cache` is nothing\n  hint: cache = \"128K\"".to_owned()),
             Ok(bytes) => Share::Bytes(bytes),
-            Err(_) => return Err(format!("`cache = {cache:?}` is no size\n  hint: \"128K\", \"1M\" or \"rest\"")),
+            Err(_) => return Err(format!("`cache = {cache:?}` is not a size\n  hint: \"128K\", \"1M\" or \"rest\"")),
         },
         (None, Some(ColorsText::Count(0))) => return Err("`colors` is nothing\n  hint: colors = 4".to_owned()),
         (None, Some(ColorsText::Count(count))) => Share::Count(count),
         (None, Some(ColorsText::List(list))) => match parse_list(&list, u32::from(u16::MAX)) {
             Ok(colors) if !colors.is_empty() => Share::List(colors),
-            _ => return Err(format!("`colors = {list:?}` is no list\n  hint: colors = 4, or colors = \"0-3\"")),
+            _ => return Err(format!("`colors = {list:?}` is not a list\n  hint: colors = 4, or colors = \"0-3\"")),
         },
     };
     let max_pause = match text.max_pause {
         None => None,
         Some(time) => match time.parse() {
             Ok(time) if time > Ns(0) => Some(time),
-            _ => return Err(format!("`max_pause = {time:?}` is no time\n  hint: max_pause = \"5ms\"")),
+            _ => return Err(format!("`max_pause = {time:?}` is not a time\n  hint: max_pause = \"5ms\"")),
         },
     };
     if text.members.is_empty() && text.clients.is_empty() {
@@ -150,7 +150,7 @@ fn member_of(text: MemberText) -> Result<Member, String> {
     let pattern = |text: Option<String>| match text.as_deref().map(Pattern::new) {
         None => Ok(None),
         Some(Ok(pattern)) => Ok(Some(pattern)),
-        Some(Err(error)) => Err(format!("`{}` is no pattern: {}", text.unwrap_or_default(), error.msg)),
+        Some(Err(error)) => Err(format!("`{}` is not a pattern: {}", text.unwrap_or_default(), error.msg)),
     };
     let member = Member {
         unit: pattern(text.unit)?,
@@ -190,12 +190,12 @@ mod tests {
             (format!("\n[class.a]\n{members}"), "line 2", "neither"),
             (format!("[class.a]\ncolors = 2\ncache = \"1M\"\n{members}"), "line 1", "both"),
             (format!("[class.a]\ncache = \"lots\"\n{members}"), "line 1", "no size"),
-            (format!("[class.a]\ncolors = \"3-1\"\n{members}"), "line 1", "no list"),
+            (format!("[class.a]\ncolors = \"3-1\"\n{members}"), "line 1", "not a list"),
             (format!("[class.a]\ncolors = 0\n{members}"), "line 1", "nothing"),
             (format!("[class.a]\ncolors = 2\nmax_pause = \"soon\"\n{members}"), "line 1", "no time"),
             (format!("[class.a]\ncache = \"rest\"\nexclusive = true\n{members}"), "line 1", "for itself"),
             ("[class.a]\ncolors = 2\nmembers = [{}]\n".to_owned(), "line 1", "without a pattern"),
-            ("[class.a]\ncolors = 2\nmembers = [{ exe = \"[\" }]\n".to_owned(), "line 1", "no pattern"),
+            ("[class.a]\ncolors = 2\nmembers = [{ exe = \"[\" }]\n".to_owned(), "line 1", "not a pattern"),
             ("[class.a]\ncolours = 2\n".to_owned(), "line 2", "colours"),
             (format!("\nreserve = \"much\"\n[class.a]\ncolors = 2\n{members}"), "line 2", "reserve"),
             ("[class.a\n".to_owned(), "line 1", ""),

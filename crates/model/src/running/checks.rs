@@ -1,4 +1,4 @@
-//! The requirements of a run one by one, each with what speaks against it.
+//! The requirements of a run one by one, each with the reasons against it.
 
 use super::{Limit, Reason, Run, TaskOutcome, Violation};
 use crate::evidence::Section;
@@ -9,11 +9,11 @@ use crate::units::Ns;
 pub struct Check<'a> {
     /// Name of the task; `None` if the requirement is about all tasks.
     pub task: Option<String>,
-    /// What is required.
+    /// The required property.
     pub aspect: Aspect,
-    /// Limit on the time of each job; `None` if none is given, or the aspect is no limit.
+    /// Limit on the time of each job; `None` if none is given, or the aspect is not a limit.
     pub limit: Option<Ns>,
-    /// Longest time seen of what the limit is about; `None` without jobs, or if the aspect is no limit.
+    /// Longest time seen among the times that the limit applies to; `None` without jobs, or if the aspect is not a limit.
     pub longest: Option<Ns>,
     /// Reasons why the requirement is violated; empty if it is not.
     pub violated: Vec<Reason>,
@@ -23,7 +23,7 @@ pub struct Check<'a> {
     pub jobs: Vec<&'a Violation>,
 }
 
-/// What is required of a task or of a run.
+/// Property that is required of a task or of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aspect {
     /// No job exceeds the limit.
@@ -139,7 +139,7 @@ fn about<'c, 'a>(checks: &'c mut Vec<Check<'a>>, reason: &Reason) -> &'c mut Che
 }
 
 impl<'a> Check<'a> {
-    /// Returns a check that nothing speaks against yet.
+    /// Returns a check without reasons against it.
     fn of(task: Option<&str>, aspect: Aspect) -> Check<'a> {
         Check {
             task: task.map(str::to_owned),

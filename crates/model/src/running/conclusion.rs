@@ -103,14 +103,14 @@ pub enum Reason {
     Unnamed {
         /// Name of the task.
         task: String,
-        /// Number of these pages.
+        /// Number of pages without a known reason.
         pages: u64,
     },
     /// For some releases no job was seen, and no reason is known.
     Missing {
         /// Name of the task.
         task: String,
-        /// Number of these releases.
+        /// Number of releases without a job.
         releases: u64,
         /// Number of expected releases.
         of: u64,
@@ -119,7 +119,7 @@ pub enum Reason {
     Absent {
         /// Name of the task.
         task: String,
-        /// Number of these releases.
+        /// Number of releases that did not come in time.
         releases: u64,
         /// Number of expected releases.
         of: u64,
@@ -130,7 +130,7 @@ pub enum Reason {
     TooClose {
         /// Name of the task.
         task: String,
-        /// Number of these releases.
+        /// Number of releases that came too soon.
         releases: u64,
         /// Number of expected releases.
         of: u64,
@@ -168,7 +168,7 @@ impl fmt::Display for Reason {
             Reason::StealTime { task, limit, jobs, of } => {
                 write!(
                     f,
-                    "{task}: {jobs} of {of} jobs exceeded the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
+                    "{task}: {jobs} of {of} jobs exceeded the {limit}, and the CPU time that the hypervisor withheld can explain all of them"
                 )
             }
             Reason::Gaps { task, limit, jobs, of, compared } => {
@@ -182,21 +182,22 @@ impl fmt::Display for Reason {
             Reason::NoBound { task } => write!(f, "{task}: the plan has no bound for it"),
             Reason::Lost { events } => write!(f, "{events} events of the scheduler were lost, so jobs may be missing"),
             Reason::Missing { task, releases, of } => {
-                write!(f, "{task}: of {releases} of {of} releases no job was seen, and no reason is known")
+                write!(f, "{task}: {releases} of {of} releases have no job that was seen, and no reason is known")
             }
             Reason::Absent { task, releases, of, allowed } => write!(
                 f,
-                "{task}: {releases} of {of} releases did not come within a period and {}, which is the jitter that its task set declares (jitter_ns) \
-                 and what it takes to wake it",
+                "{task}: {releases} of {of} releases did not come within a period and {}, the sum of the jitter that its task set declares \
+                 (jitter_ns) and the time to wake it",
                 format::nanoseconds(allowed.0 as f64)
             ),
             Reason::TooClose { task, releases, of, least } => write!(
                 f,
-                "{task}: {releases} of {of} releases came within {} of the one before or too soon after several, where bounds assume that they do not",
+                "{task}: {releases} of {of} releases came within {} of the one before or too soon after several, contrary to the assumption \
+                 of the bounds",
                 format::nanoseconds(least.0 as f64)
             ),
             Reason::Few { task, jobs, expected } => {
-                write!(f, "{task}: {jobs} jobs were seen where its period lets expect {expected}")
+                write!(f, "{task}: {jobs} jobs were seen, but {expected} are expected by its period")
             }
             Reason::Skipped { releases, of } => {
                 write!(f, "{releases} of {of} jobs were not released, as isochrome was held up when they were due")
@@ -205,13 +206,14 @@ impl fmt::Display for Reason {
                 let what = if what.is_empty() { String::new() } else { format!(": {what}") };
                 write!(
                     f,
-                    "{task}: {pages} of its {of} pages lay outside its colors, {:.1} % where at most {} % may, as bounds take no account of them{what}",
+                    "{task}: {pages} of its {of} pages lay outside its colors, {:.1} % where at most {} % are allowed, because bounds take \
+                     no account of them{what}",
                     *pages as f64 / (*of).max(1) as f64 * 100.0,
                     OFF_COLOR_MAX * 100.0
                 )
             }
             Reason::Unseen { task } => {
-                write!(f, "{task}: where its pages lay could not be seen at both ends of every block")
+                write!(f, "{task}: the placement of its pages could not be seen at both ends of every block")
             }
             Reason::Unnamed { task, pages } => {
                 write!(f, "{task}: {pages} of its pages cannot be moved, and no reason is known")
@@ -313,7 +315,7 @@ impl Run {
         doubts
     }
 
-    /// Returns the same doubts by the rules of earlier versions, for evidence that they recorded. Nine tenths of the jobs that the period
+    /// Returns the doubts about a task by the rules of earlier versions, for evidence that they recorded. Nine tenths of the jobs that the period
     /// lets expect are enough. Only pages that can be moved are judged.
     fn unaccounted_earlier(&self, task: &TaskOutcome) -> Vec<Reason> {
         let name = || task.requirement.name.clone();
@@ -354,21 +356,21 @@ impl Run {
         }
         if let Some(costs) = &self.costs {
             assumed.push(format!(
-                "It holds given the measured costs that the bounds charge, which are no bounds themselves (CPU {}, level {}).",
+                "It holds given the measured costs that the bounds charge, which are not bounds themselves (CPU {}, level {}).",
                 costs.cpu.0, costs.level
             ));
         }
         if let Some(supply) = &self.supply {
             assumed.push(format!(
-                "The bounds charge {supply}. This is an assumption and no bound; what was withheld during the run excuses jobs by itself."
+                "The bounds charge {supply}. This is an assumption, not a bound. Time that was withheld during the run excuses jobs by itself."
             ));
         }
         assumed
     }
 
-    /// Returns what makes the bounds or the record of this run doubtful, whatever its conclusion is, as sentences.
+    /// Returns the reasons to doubt the bounds or the record of this run, whatever its conclusion is, as sentences.
     pub fn doubts(&self) -> Vec<String> {
-        let recorded = "An earlier version recorded this, without account of all releases.";
+        let recorded = "An earlier version recorded this run, without an account of all releases.";
         let mut doubts: Vec<String> = self.is_of_earlier_version().then(|| recorded.to_owned()).into_iter().collect();
         if let Some(contradicted) = &self.contradicted {
             doubts.push(format!("The bounds that the jobs were checked against are not sound: {contradicted}."));
@@ -459,7 +461,7 @@ mod tests {
         jobs.push(job(1000, 800, 200, 300));
         let (conclusion, reasons) = run(&jobs).conclusion();
         assert_eq!(conclusion, Conclusion::Inconclusive);
-        assert!(reasons[0].to_string().ends_with("withheld the CPU"), "{}", reasons[0]);
+        assert!(reasons[0].to_string().ends_with("can explain all of them"), "{}", reasons[0]);
         // 800 exceeds the bound of 500 by 300, which 300 can excuse and 299 cannot.
         for (steal_time, expected) in [(300, Conclusion::Inconclusive), (299, Conclusion::Violated)] {
             jobs[1000].steal_time = Ns(steal_time);
@@ -506,7 +508,7 @@ mod tests {
         run.tasks[0].placement = Some(placement.clone());
         assert_eq!(run.conclusion(), (Conclusion::Holds, vec![]));
         let text = run.assumptions().concat();
-        assert!(text.contains("without account of all releases"), "{text}");
+        assert!(text.contains("without an account of all releases"), "{text}");
         run.tasks[0].placement = Some(Placement { on_color: 39, ..placement });
         let what = "pages that can be moved".to_owned();
         let off_color = Reason::OffColor { task: "control".to_owned(), pages: 1, of: 40, what };

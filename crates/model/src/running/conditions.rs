@@ -43,8 +43,8 @@ impl fmt::Display for Reserved {
         let Reserved { cpu, density, most } = self;
         write!(f, "CPU {}: density {density:.3} of at most {most:.3}, ", cpu.0)?;
         f.write_str(match self.is_proved() {
-            true => "so a job that needs no more than is reserved for it is complete by its deadline",
-            false => "so it is not proved that tasks get in time what is reserved for them",
+            true => "so a job that needs no more than its reserved time is complete by its deadline",
+            false => "so it is not proved that tasks get their reserved time before their deadlines",
         })
     }
 }

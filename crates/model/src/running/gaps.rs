@@ -1,9 +1,9 @@
 //! Gaps that nobody reports: times in which a CPU did nothing although the kernel accounted them to the thread that had it.
 //!
-//! A hypervisor that takes a CPU without counting this as steal time causes such gaps, and so does firmware. A job that meets one seems to
-//! execute for longer. Its record is that of an overrun, so no job can be excused by itself. But gaps meet whatever has the CPU. From the first
-//! such job on, the clock is therefore watched on its CPU in the time that the tasks leave, and if that leaves open why, on all CPUs after
-//! the run. The comparison says what follows from either.
+//! A hypervisor that takes a CPU without counting this as steal time causes such gaps, and so does firmware. A job that meets one seems to execute
+//! for longer. Its record is that of an overrun, so no job can be excused by itself. But gaps meet whatever has the CPU. From the first such job on,
+//! the clock is therefore watched on its CPU in the time that the tasks leave. If this does not show whether gaps were the cause, the clock is
+//! watched on all CPUs after the run. The module `comparison` compares the jobs with the gaps.
 
 mod comparison;
 
@@ -54,11 +54,12 @@ pub struct UnreportedGaps {
     /// Length of an interval.
     #[serde(default = "longest_interval")]
     pub interval: Ns,
-    /// For each interval of watching with gaps: what a job loses that meets a gap of this interval first, which is the sum of all gaps from
-    /// this one on that begin `within` this time. Empty in evidence of earlier versions: each gap is then taken to lie alone in an interval.
+    /// For each interval of watching with gaps: the time that a job loses if the first gap that it meets lies in this interval. This is the sum of
+    /// all gaps from this one on that begin in the time `within`. Empty in evidence of earlier versions, where each gap is taken to lie alone in an
+    /// interval.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_interval: Vec<Vec<GapCount>>,
-    /// Numbers of these intervals, counted from the beginning of the run, if the clock was watched during it.
+    /// Numbers of the intervals in `by_interval`, counted from the beginning of the run, if the clock was watched during it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numbers: Vec<u64>,
 }
@@ -104,7 +105,7 @@ impl UnreportedGaps {
         counted_from(&self.gaps, length)
     }
 
-    /// Returns the number of intervals in a time, of which a part of one counts as one.
+    /// Returns the number of intervals in a time; a part of an interval counts as one.
     fn intervals(&self, time: Ns) -> u64 {
         time.0.div_ceil(self.interval.0.max(1)).max(1)
     }
@@ -150,12 +151,12 @@ pub struct NeededGap {
     /// Release of the first of these jobs. In evidence of earlier versions all are 0, so that the jobs are taken for those of one interval.
     #[serde(default)]
     pub at: Ns,
-    /// Longest gap that one of them would have needed.
+    /// Longest gap that one of these jobs would have needed.
     #[serde(alias = "least")]
     pub gap: Ns,
 }
 
-/// The longest needed gap of each interval, in bounded memory: if there are too many intervals, longer ones are taken.
+/// The longest needed gap of each interval, in bounded memory: if there are too many intervals, longer intervals are used.
 #[derive(Clone, Debug)]
 pub(super) struct NeededGaps {
     interval: Ns,

@@ -21,10 +21,10 @@ pub struct JobRecord {
     /// the CPU last had no job of this or a higher priority. It may begin before the release. The field includes the time for which the
     /// line that releases the job was not written although the previous job was complete, or may not have been written.
     pub steal_time: Ns,
-    /// Number of times that the hypervisor took the CPU in the busy period. One more is counted if it took the CPU before the busy period,
-    /// but after the last job of one of these priorities had begun, because what those jobs left in the cache is then displaced.
+    /// Number of times that the hypervisor took the CPU in the busy period. One more is counted if it took the CPU before the busy period, but after
+    /// the last job of one of these priorities had begun, because the lines that those jobs left in the cache are then displaced.
     pub steals: u32,
-    /// Steal time until the busy period began, or until shortly before. Interrupts that waited meanwhile are served in the busy period.
+    /// Steal time until the busy period began, or until shortly before. Interrupts that waited in this time are served in the busy period.
     pub steal_before: Ns,
     /// Time from the beginning of the busy period to the release of the job.
     pub busy: Ns,

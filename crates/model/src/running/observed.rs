@@ -100,7 +100,7 @@ impl Spread {
         index.checked_sub(1).map_or(0, |before| Self::top(before) + 1)
     }
 
-    /// Returns how many values there are from each smallest one on, ascending.
+    /// Returns the counts of values, each with the smallest value that it counts, ascending.
     pub(super) fn counts(&self) -> Vec<GapCount> {
         let counted = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         counted.map(|(index, count)| GapCount { least: Ns(Self::bottom(index)), count: *count }).collect()

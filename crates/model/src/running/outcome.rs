@@ -118,11 +118,12 @@ pub struct Placement {
     /// Number of resident pages that are off color and immovable.
     #[serde(alias = "fixed")]
     pub immovable: u64,
-    /// Number of immovable pages that belong to the kernel, such as the page of the clock, or to isochrome, such as the ring of marks. What
-    /// the program uses of these pages is part of its execution time ([`assumptions`](crate::analysis::assumptions)).
+    /// Number of immovable pages that belong to the kernel, such as the page of the clock, or to isochrome, such as the ring of marks. The program's
+    /// use of these pages is part of its execution time ([`assumptions`](crate::analysis::assumptions)).
     #[serde(default, skip_serializing_if = "is_default")]
     pub system: u64,
-    /// Number of the other immovable pages, by the reason why they cannot be moved. The reason names the mapping of the pages.
+    /// Number of immovable pages that belong neither to the kernel nor to isochrome, by the reason why they cannot be moved. The reason names the
+    /// mapping of the pages.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub why: BTreeMap<String, u64>,
 }

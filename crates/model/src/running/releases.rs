@@ -30,7 +30,7 @@ impl Releases {
         self.seen.saturating_sub(jobs + self.unfinished)
     }
 
-    /// Returns the number of releases that there should have been.
+    /// Returns the number of expected releases.
     pub fn expected(&self) -> u64 {
         self.seen + self.absent + self.skipped + self.unwritten
     }

@@ -33,7 +33,7 @@ fn headline(run: &Run) -> (Option<Standing>, String, String) {
     let (conclusion, reasons) = run.conclusion();
     let jobs: u64 = run.tasks.iter().map(|task| task.jobs).sum();
     let mut basis = format!(
-        "{} jobs of {} task{} in {}. An observed maximum is no bound: how often it may be exceeded is stated with it.",
+        "{} jobs of {} task{} in {}. An observed maximum is not a bound: how often it may be exceeded is stated with it.",
         format::grouped(jobs),
         run.tasks.len(),
         if run.tasks.len() == 1 { "" } else { "s" },
@@ -130,8 +130,8 @@ fn difference(run: &Run, comparison: &Comparison, compared: &TaskComparison) -> 
     let text = format!("{}: {}", compared.name, side_by_side(comparison, compared));
     match run.retention.zip(period).filter(|(retention, period)| retention < period) {
         Some((retention, period)) => format!(
-            "{text}; level {} loses half of its contents within {} here, whatever runs on its CPU, and the period is {}: what partitions keep \
-             from one job to the next is gone by then",
+            "{text}; level {} loses half of its contents within {} here, whatever runs on its CPU, and the period is {}: lines that \
+             partitions keep from one job to the next are gone by then",
             run.level,
             format::nanoseconds(retention.0 as f64),
             format::nanoseconds(period.0 as f64)
@@ -220,7 +220,8 @@ fn conditions(run: &Run) -> Vec<String> {
     )];
     remarks.extend(run.reserved.iter().map(|reserved| {
         format!(
-            "scheduled by deadlines, {reserved}; a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here. Reservations take no account of what is withheld of the CPUs"
+            "scheduled by deadlines, {reserved}; a budget is what is reserved; bounds of a plan are those of fixed priorities, and say \
+             nothing here. Reservations take no account of time that is withheld from the CPUs"
         )
     }));
     remarks.push(format!(
@@ -245,7 +246,10 @@ fn gaps_text(gaps: &UnreportedGaps) -> String {
     let when = gaps.from.map_or_else(
         || "afterwards, watched".to_owned(),
         |from| {
-            format!("from {} of the run on, watched by a thread that had it when nobody else wanted it,", text(from))
+            format!(
+                "from {} of the run on, watched by a thread that had it when no other thread needed it,",
+                text(from)
+            )
         },
     );
     format!(
@@ -362,9 +366,10 @@ impl Run {
         let (_, reasons) = self.conclusion();
         let mut section = Section::new("run", "Every task against its bound", headline(self), self)
             .text(format!(
-                "Response times from release to completion, in microseconds. A bound follows from the analysis; “longest” is what was seen, in so \
-                 many jobs. NoCInt is what the bound would be without the delays that tasks cause each other in the cache, and no bound: measured \
-                 times may exceed it. {JOBS_WANTED} jobs are needed before a bound is said to hold. One more job exceeds the longest with at most \
+                "Response times from release to completion, in microseconds. A bound follows from the analysis; “longest” is the longest \
+                 one seen, in this many jobs. NoCInt is the bound without the delays that tasks cause each other in the cache. It is not a \
+                 bound: measured times may exceed it. {JOBS_WANTED} jobs are needed before a bound is said to hold. One more job exceeds \
+                 the longest with at most \
                  the probability in the last column ({:.0} % confidence).",
                 CONFIDENCE * 100.0
             ))

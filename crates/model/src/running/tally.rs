@@ -13,8 +13,7 @@ use crate::units::Ns;
 pub struct ViolationCount {
     /// Number of jobs that exceeded the limit.
     pub jobs: u64,
-    /// Number of these jobs that steal time excuses, because it can have caused the whole delay
-    /// ([`Requirement::is_excused`]).
+    /// Number of jobs over the limit that steal time excuses, because it can have caused the whole delay ([`Requirement::is_excused`]).
     #[serde(alias = "stolen")]
     pub excused: u64,
     /// The gaps that nobody reports which the other jobs would have needed not to exceed the limit ([`Requirement::needed_gap`]): the longest

@@ -104,8 +104,9 @@ impl Vectors {
 /// The parts of all workers, independent of the number of vectors per set.
 trait AnyParts: Send + Sync + std::fmt::Debug {
     fn run(&mut self, requests: &[Request]);
-    /// Returns, for each number of sets or worker's share of it: the number of sets; how often a line was found at each position
-    /// but the first, and behind the last way how often it was not found; and the entries, each set's least recently used first.
+    /// Returns the contents of each stack, one for each number of sets or worker's share of it. The contents are: the number of sets; how often a
+    /// line was found at each position but the first, and after the last way how often it was not found; and the entries, each set's least recently
+    /// used first.
     fn stacks(&self) -> Vec<(u64, &[u64; 33], Vec<Request>)>;
 }
 

@@ -90,7 +90,7 @@ impl Hierarchy {
             let (line, under_line) = (level.geometry.line_bytes, under.cache.level.geometry.line_bytes);
             if under.cache.level.inclusion == Inclusion::Exclusive && line != under_line {
                 let what = format!(
-                    "{} takes in the lines of {} whole: {under_line} and {line} lines do not fit",
+                    "{} holds whole lines of {}: lines of {under_line} and {line} do not fit",
                     under.cache.level.name, level.name
                 );
                 return Err(ConfigError::Hierarchy { what });

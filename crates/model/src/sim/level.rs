@@ -11,7 +11,7 @@ use crate::units::Bytes;
 /// Most lines of one level that are modeled: a 4 GiB cache of 64-byte lines.
 const LINES_MAX: u64 = 1 << 26;
 
-/// What happens on a write that hits.
+/// Policy for a write that hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteHit {
@@ -21,7 +21,7 @@ pub enum WriteHit {
     Through,
 }
 
-/// What happens on a write that misses.
+/// Policy for a write that misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteMiss {
@@ -71,9 +71,9 @@ pub struct Level {
     pub geometry: Geometry,
     /// Policy that chooses the line to replace.
     pub policy: Policy,
-    /// What happens on a write that hits.
+    /// Policy for a write that hits.
     pub write_hit: WriteHit,
-    /// What happens on a write that misses.
+    /// Policy for a write that misses.
     pub write_miss: WriteMiss,
     /// Relation of the contents to those of the levels above.
     #[serde(default)]
@@ -220,7 +220,7 @@ impl FromStr for Level {
                 [] | ["noninclusive"] => Inclusion::NonInclusive,
                 ["inclusive"] => Inclusion::Inclusive,
                 ["exclusive"] => Inclusion::Exclusive,
-                _ => return Err(short(format!("`{}` is no inclusion", rest.join(":")))),
+                _ => return Err(short(format!("`{}` is not an inclusion", rest.join(":")))),
             },
             ..Level::lru("", geometry)
         };
@@ -281,7 +281,7 @@ mod tests {
             ("48K:12:64:plru:wb:wa", "tree-plru does not exist for 12 ways"),
             ("32K:8:64:best:wb:wa", "not a replacement policy"),
             ("32K:8:64:lru:xx:wa", "neither wb nor wt"),
-            ("32K:8:64:lru:wb:wa:sometimes", "no inclusion"),
+            ("32K:8:64:lru:wb:wa:sometimes", "not an inclusion"),
             ("99999999999G:8:64:lru:wb:wa", "not a size"),
             ("1000000G:1:64:lru:wb:wa", "more than"),
             ("32K:8:64:lru:wt:wa:exclusive", "written back"),

@@ -1,7 +1,7 @@
 //! The fast path: a chain of LRU write-back caches with lines of one size.
 //!
-//! What a level hands down does not depend on the levels below. So each level runs a batch of requests by itself, and
-//! collects the requests for the next.
+//! The requests that a level hands down do not depend on the levels below. So each level runs a batch of requests by itself, and collects the
+//! requests for the next.
 
 use fearless_simd::{Simd, dispatch};
 

@@ -301,7 +301,7 @@ mod tests {
         // The 4th store, which ends at 4, has to wait until then. From then on, a store goes on whenever a write is done.
         assert_eq!(cycles(0, 10), 110);
         assert_eq!([1, 2, 3, 4, 5].map(|writes| cycles(3, writes)), [1, 2, 3, 11, 21]);
-        // A read overtakes the writes, and meanwhile they are done.
+        // A read overtakes the writes, and they are done during the read.
         let mut hierarchy = machine(3);
         (0..3).for_each(|i| hierarchy.access(Access::write(i * 32)));
         hierarchy.access(Access::read(1 << 20));

@@ -15,7 +15,7 @@ pub struct FloodCheck {
 pub struct FloodResult {
     /// Number of lines tried, each after the same flood.
     pub lines: u64,
-    /// Number of these lines that cost one memory read and two memory writes.
+    /// Number of tried lines that cost one memory read and two memory writes.
     pub double_purged: u64,
     /// Number of memory reads of all lines together.
     pub reads: u64,

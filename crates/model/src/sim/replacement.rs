@@ -46,7 +46,7 @@ pub struct Qlru {
     /// 0 replaces the leftmost line of age 3, and fills empty ways from the left. 1 does the same, and replaces the leftmost line
     /// if none has age 3. 2 does the same as 0, but fills empty ways from the right.
     pub replacement: u8,
-    /// Which ages grow, and how far.
+    /// Rule by which ages grow.
     pub update: Update,
     /// Whether ages grow only on a miss, before the line to replace is chosen (`umo`), instead of after every access.
     pub on_miss_only: bool,

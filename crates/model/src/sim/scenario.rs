@@ -300,7 +300,7 @@ impl Scenario {
             }
             (Some(_), []) => return Ok(None),
             (None, [_, ..]) => {}
-            _ => return wrong("a machine is needed, and one only".to_owned(), "give either `machine` or `levels`"),
+            _ => return wrong("exactly one machine is needed".to_owned(), "give either `machine` or `levels`"),
         }
         let count = self.levels.len();
         if self.shared_levels > count {
@@ -319,7 +319,7 @@ impl Scenario {
     fn task(&self, name: &str) -> Result<usize, ScenarioError> {
         let found = self.tasks.iter().position(|task| task.name == name);
         found.ok_or_else(|| ScenarioError::Setting {
-            what: format!("a preemption names the task `{name}`, which there is not"),
+            what: format!("a preemption names the task `{name}`, which does not exist"),
             hint: "`by` and `of` are names of tasks",
         })
     }
@@ -384,7 +384,7 @@ impl Task {
         Ok(match self.pages.unwrap_or(default) {
             Pages::Sequential | Pages::Random if self.colors.is_some() => {
                 return Err(self.wrong(
-                    "pages in this order keep to no colors".to_owned(),
+                    "pages in this order do not keep to colors".to_owned(),
                     "with `colors`, `pages` is colored, conflicting or free",
                 ));
             }
@@ -392,7 +392,7 @@ impl Task {
             Pages::Random => {
                 let frames = memory_frames.filter(|frames| *frames > 0).ok_or_else(|| {
                     self.wrong(
-                        "random pages of how much memory?".to_owned(),
+                        "random pages need the size of the memory".to_owned(),
                         "give the scenario's `memory`, such as \"1G\"",
                     )
                 })?;
@@ -413,7 +413,7 @@ impl Task {
                 let format: Format = self.parsed(self.format.as_deref().unwrap_or("din").parse())?;
                 Ok(Source::Trace(trace.clone(), format))
             }
-            _ => Err(self.wrong("a program is needed, and one only".to_owned(), "give either `workload` or `trace`")),
+            _ => Err(self.wrong("exactly one program is needed".to_owned(), "give either `workload` or `trace`")),
         }
     }
 }

@@ -20,13 +20,13 @@ const HALVINGS: usize = 20;
 /// Values of a block's windows: one positive number for each window in each of two conditions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CrossoverBlock {
-    /// Values of the windows in the condition whose effect is asked for.
+    /// Values of the windows in the condition whose effect is examined.
     pub treated: Vec<f64>,
     /// Values of the windows in the other condition.
     pub control: Vec<f64>,
 }
 
-/// By what share the values of treated windows differ from those of control windows.
+/// Share by which the values of treated windows differ from those of control windows.
 ///
 /// The test is that of aligned ranks: logarithms are compared with the median of their block, and ranked over all blocks; the
 /// statistic is the sum of the ranks of the treated windows. Its distribution is that over all assignments within the blocks. The
@@ -204,7 +204,7 @@ fn subset_sums(ranks: &[usize], size: usize) -> Vec<usize> {
     sums
 }
 
-/// When an experiment is looked at before its end, and what probability of a wrong claim each look may spend.
+/// Interim looks at an experiment before its end, and the probability of a wrong claim that each look may spend.
 ///
 /// The levels of all looks add up to [`SIGNIFICANT`]. A claim of any look is wrong only if the interval of that look misses the true
 /// difference, so the probability of any wrong claim, of an effect or of none, is at most their sum, whatever rule stops the
@@ -212,7 +212,7 @@ fn subset_sums(ranks: &[usize], size: usize) -> Vec<usize> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Looks(Vec<Look>);
 
-/// A look at an experiment that is under way.
+/// An interim look at an experiment that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Look {
     /// Number of blocks after which the look is taken.
@@ -252,7 +252,7 @@ impl Looks {
         self.0.iter().find(|look| look.blocks == blocks).copied()
     }
 
-    /// Returns the look at an experiment that ended after `blocks` blocks, planned or not: the first one planned for so many or more.
+    /// Returns the look at an experiment that ended after `blocks` blocks, planned or not: the first one planned for this number of blocks or more.
     pub fn last(&self, blocks: u64) -> Look {
         let planned = self.0.iter().find(|look| look.blocks >= blocks).or(self.0.last());
         planned.copied().unwrap_or(Look { blocks, level: SIGNIFICANT })

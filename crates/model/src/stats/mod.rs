@@ -1,6 +1,6 @@
 //! Statistics of measured samples: every interval, test and estimate of isochrome, in one place.
 //!
-//! A high-water mark is an observation and no bound. [`exceedance_at`] limits the probability that it is exceeded, and
+//! A high-water mark is an observation, not a bound. [`exceedance_at`] limits the probability that it is exceeded, and
 //! [`compare_high_water_marks`] refuses to compare marks of unequal sample counts. An [`Effect`] is a paired difference per
 //! block with its confidence interval; [`holm`] corrects the p-values of several effects that are judged together. [`accepted`]
 //! selects the blocks that count, by values that the effect cannot influence. A [`Crossover`] compares two conditions of one running

@@ -150,21 +150,22 @@ impl Generator {
         // Periods are rounded down to a multiple, which must not leave the range.
         let begins_with_multiple = shortest > 0 && shortest.is_multiple_of(self.period_step_ns);
         if !begins_with_multiple || shortest > longest || longest > TIME_MAX_NS {
-            let problem = format!("{shortest} to {longest} ns is no range of multiples of {} ns", self.period_step_ns);
+            let problem =
+                format!("{shortest} to {longest} ns is not a range of multiples of {} ns", self.period_step_ns);
             return wrong("period_ns", problem);
         }
         if !rises(self.deadline) || self.deadline[0] <= 0.0 || self.deadline[1] > 1.0 {
-            return wrong("deadline", format!("{:?} is no range within 0 to 1", self.deadline));
+            return wrong("deadline", format!("{:?} is not a range within 0 to 1", self.deadline));
         }
         if self.partitions == 0 || self.partitions > PARTITIONS_MAX {
             return wrong("partitions", format!("{} is not from 1 to {PARTITIONS_MAX}", self.partitions));
         }
         let [fewest, most] = self.task_partitions;
         if fewest == 0 || fewest > most {
-            return wrong("task_partitions", format!("{fewest} to {most} is no range from 1 on"));
+            return wrong("task_partitions", format!("{fewest} to {most} is not a range from 1 on"));
         }
         if self.task_memory_mib[0] > self.task_memory_mib[1] || self.task_memory_mib[1] > self.memory_mib {
-            return wrong("task_memory_mib", format!("{:?} is no range within memory_mib", self.task_memory_mib));
+            return wrong("task_memory_mib", format!("{:?} is not a range within memory_mib", self.task_memory_mib));
         }
         if self.memory_mib >= 1 << 40 {
             return wrong("memory_mib", format!("{} MiB are more than any machine has", self.memory_mib));
@@ -448,7 +449,7 @@ mod tests {
         };
         assert_eq!(with(2000, 1000), Ok(()));
         for (shortest, step) in [(2500, 1000), (500, 1000), (2000, 0), (0, 1000)] {
-            assert!(with(shortest, step).unwrap_err().contains("no range of multiples"), "{shortest} by {step}");
+            assert!(with(shortest, step).unwrap_err().contains("not a range of multiples"), "{shortest} by {step}");
         }
     }
 

@@ -87,7 +87,7 @@ pub struct Platform {
     /// Longest time to refill the private levels (L1, TLB) that other tasks displaced, in ns. It is charged at the start of a
     /// job and after each preemption, whichever partitions tasks have.
     pub preemption_ns: u64,
-    /// What bounds assume of the replacement policy of the partitioned cache.
+    /// Assumption of bounds about the replacement policy of the partitioned cache.
     pub replacement: Replacement,
     /// Whether partitions belong to a shared cache or to a private cache of each core.
     pub scope: Scope,

@@ -5,7 +5,7 @@ pub const PLAN_SCHEMA: &str = "isochrome-plan/2";
 /// Schema of plans whose partitions are numbered from 1, as in \[Kim2013\].
 const PLAN_FROM_ONE: &str = "isochrome-plan/1";
 
-/// How a file numbers partitions. Nothing but the readers of files knows of other numbers than those from 0.
+/// How a file numbers partitions. Only the readers of files use other numbers than those from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbering {
     /// Number of the first partition in the file.
@@ -13,7 +13,7 @@ pub struct Numbering {
 }
 
 impl Numbering {
-    /// Returns the numbering of a plan, or of an allocation, that names `schema`. One that names none counts from 0.
+    /// Returns the numbering of a plan, or of an allocation, that names `schema`. A file without a schema counts from 0.
     ///
     /// Fails if plans of this schema are not known.
     pub fn of_plan(schema: Option<&str>) -> Result<Self, UnknownSchema> {

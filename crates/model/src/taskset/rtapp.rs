@@ -113,7 +113,7 @@ fn one(
                 match numbers.as_slice() {
                     [one] => cpu = Some(*one),
                     [] => {}
-                    _ => left_out.push(format!("{at}: a task runs on one CPU, and which one is planned")),
+                    _ => left_out.push(format!("{at}: a task runs on one CPU, and planning chooses it")),
                 }
                 cpus.extend(numbers);
             }

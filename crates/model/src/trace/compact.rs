@@ -142,7 +142,7 @@ impl Blocks {
             return Ok(());
         }
         if count == 0 || count as usize > BLOCK || length as usize > 2 * BLOCK * ACCESS_BYTES_MAX {
-            return Err(source.wrong(format!("a block of {count} accesses in {length} bytes cannot be")));
+            return Err(source.wrong(format!("a block cannot have {count} accesses in {length} bytes")));
         }
         let mut frame = vec![0; length as usize];
         if source.fill(&mut frame)? < frame.len() {

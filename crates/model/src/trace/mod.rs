@@ -75,7 +75,7 @@ pub struct Reader<R> {
     source: Source<R>,
     /// Accesses that were read, in order: one batch, or several where threads share the work.
     batches: Vec<Vec<Access>>,
-    /// Number of these batches that were handed over.
+    /// Number of batches that were handed over.
     handed: usize,
 }
 

@@ -9,7 +9,7 @@ use super::{Access, Kind, Source, TraceError};
 /// Bytes of text that a worker parses at a time. Every line must be shorter.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Maximum number of workers. So many parse faster than accesses can be counted, and each worker takes memory.
+/// Maximum number of workers. This many workers parse faster than accesses can be counted, and each worker takes memory.
 const WORKERS_MAX: usize = 8;
 
 /// Largest access of a program that is accepted as valid: a page.

@@ -30,10 +30,10 @@ impl Watched {
         family("migrations_total", "counter", "Number of slices on another CPU than the slice before.", &|task| {
             Some(task.migrations as f64)
         });
-        family("slice_seconds_max", "gauge", "Longest slice seen; no bound.", &|task| {
+        family("slice_seconds_max", "gauge", "Longest slice seen; not a bound.", &|task| {
             Some(task.slice_ns_max.value as f64 / 1e9)
         });
-        family("job_seconds_max", "gauge", "Most time on a CPU between two sleeps; no bound.", &|task| {
+        family("job_seconds_max", "gauge", "Most time on a CPU between two sleeps; not a bound.", &|task| {
             Some(task.job_ns_max?.value as f64 / 1e9)
         });
         family("instructions_total", "counter", "Instructions retired.", &|task| {

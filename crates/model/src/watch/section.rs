@@ -1,4 +1,4 @@
-//! The section of a report that shows what tasks did over time. [Sebek2002, Figure 6]
+//! The section of a report that shows the activity of tasks over time. [Sebek2002, Figure 6]
 
 use super::{Bar, COLUMNS, COUNTED, Order, TaskStatistics, Watched};
 use crate::evidence::figure::{Hue, Track, TrackBar, Tracks};
@@ -56,7 +56,7 @@ fn tracks(
     }
 }
 
-/// Describes what the bars mean.
+/// Describes the meaning of the bars.
 fn what(watched: &Watched) -> &'static str {
     if watched.has_counters() {
         "the miss ratio while it has a CPU, up to 100 %; pale behind it, the share of the time for which it has one"

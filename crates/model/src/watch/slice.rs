@@ -12,7 +12,7 @@ use crate::units::{CpuId, Ns};
 pub struct Counts {
     /// Number of accesses to the watched level.
     pub accesses: u64,
-    /// Number of these accesses that missed.
+    /// Number of accesses that missed.
     pub misses: u64,
     /// Number of instructions retired.
     pub instructions: u64,

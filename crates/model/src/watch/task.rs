@@ -22,10 +22,10 @@ pub(super) const KEPT: usize = 64;
 pub struct Bucket {
     /// Time for which the task had a CPU, in ns.
     pub run_ns: u64,
-    /// Part of that time in slices that have a miss ratio, in ns.
+    /// Part of `run_ns` in slices that have a miss ratio, in ns.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rated_ns: u64,
-    /// Sum of the lengths of these slices in ns, each multiplied by the miss ratio of the slice.
+    /// Sum of the lengths of the slices that have a miss ratio, in ns, each multiplied by the miss ratio of the slice.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub missed_ns: f64,
 }

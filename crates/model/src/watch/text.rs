@@ -105,7 +105,7 @@ impl Watched {
         text
     }
 
-    /// Describes what watching cost in two lines; empty if the cost is not known.
+    /// Describes the cost of watching in two lines; empty if the cost is not known.
     pub fn cost_text(&self) -> String {
         let Some(cost) = self.state.cost else { return String::new() };
         let polls = cost.polls_per_second.map_or(String::new(), |polls| format!(", polling {polls:.0} times"));

@@ -74,7 +74,7 @@ impl Watched {
         self.recent_bars(task, from, columns).into_iter().map(level).collect()
     }
 
-    /// Describes what the bars of [`strip`](Self::strip) mean.
+    /// Describes the meaning of the bars of [`strip`](Self::strip).
     pub fn strip_head(&self, from: Ns) -> String {
         let what = if self.has_counters() { "miss ratio" } else { "share of the time on a CPU" };
         format!("the last {:.1} ms, {what}", self.end.0.saturating_sub(from.0) as f64 / 1e6)

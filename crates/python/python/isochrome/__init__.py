@@ -1,7 +1,7 @@
 """isochrome: caches, real-time tasks and what they do to each other, with numpy in and out.
 
-Times are nanoseconds, sizes bytes or MiB, as names say. What cannot be used raises IsochromeError with the field and a hint. What
-takes long runs without the interpreter's lock, and plans end on Ctrl-C.
+Times are nanoseconds, sizes bytes or MiB, as names say. A value that cannot be used raises an IsochromeError with the field and a
+hint. Long functions run without the interpreter's lock, and planning ends on Ctrl-C.
 """
 
 from isochrome._isochrome import (

@@ -35,7 +35,7 @@ class Column(NamedTuple):
 class Table:
     """Rows of one kind. A row is a dictionary; a column that it lacks is null there.
 
-    `keys` are the columns that say which row it is: numbers in arrays, counted from 0, and free keys of objects, the outermost first.
+    `keys` are the columns that identify the row: numbers in arrays, counted from 0, and free keys of objects, the outermost first.
     """
 
     keys: list[str]
@@ -87,7 +87,7 @@ def unit_of(name: str) -> str:
 
 
 class Shape:
-    """What a schema says of one place of a document: all of its parts that may describe the value there."""
+    """A place of a document: all parts of the schema that may describe the value there."""
 
     def __init__(self, root: Mapping[str, Any], nodes: list[Any], value: Any = None) -> None:
         self._root = root
@@ -118,7 +118,7 @@ class Shape:
 
     @property
     def description(self) -> str:
-        """The first description, which is the one of the field rather than of its type."""
+        """The first description: that of the field if it has one, else that of its type."""
         return next(self._of("description"), "")
 
     @property
@@ -127,7 +127,7 @@ class Shape:
         return next((UNITS_OF_TYPES[name] for name in self.names if name in UNITS_OF_TYPES), "")
 
     def types(self) -> set[str]:
-        """JSON types of a value here."""
+        """JSON types that the value may have."""
         found = {name for types in self._of("type") for name in ([types] if isinstance(types, str) else types)}
         values = [value for values in self._of("enum") for value in values] + list(self._of("const"))
         return found | {"string" for value in values if isinstance(value, str)}
@@ -137,7 +137,7 @@ class Shape:
         return {key: None for properties in self._of("properties") for key in properties}
 
     def key(self, key: str, value: Any = None) -> Shape:
-        """What is at `key` of an object."""
+        """The place at `key` of an object."""
         nodes = [properties[key] for properties in self._of("properties") if key in properties]
         return Shape(self._root, nodes or list(self._of("additionalProperties")), value)
 
@@ -147,16 +147,16 @@ class Shape:
         return free and not self.keys()
 
     def entry(self, value: Any = None) -> Shape:
-        """What is under every key of an object with free keys."""
+        """The place under every key of an object with free keys."""
         by_pattern = [node for patterns in self._of("patternProperties") for node in patterns.values()]
         return Shape(self._root, by_pattern + list(self._of("additionalProperties")), value)
 
     def fixed(self) -> int:
-        """Length of a list of fixed length; 0 for another."""
+        """Length of a list of fixed length; 0 if the length is not fixed."""
         return max((len(items) for items in self._of("prefixItems")), default=0)
 
     def item(self, index: int, value: Any = None) -> Shape:
-        """What is at `index` of a list."""
+        """The place at `index` of a list."""
         fixed = [items[index] for items in self._of("prefixItems") if index < len(items)]
         return Shape(self._root, fixed or list(self._of("items")), value)
 
@@ -171,17 +171,17 @@ def _join(*parts: str) -> str:
 
 
 class Tables(dict[str, Table]):
-    """All tables of some documents of one schema, by name. Those of the schema are there without rows, too."""
+    """All tables of some documents of one schema, by name. A table of the schema is there even if it has no rows."""
 
     def __init__(self, schema: Mapping[str, Any], name: str, documents: list[dict[str, Any]], *, numbered: bool) -> None:
-        """`name`: that of the table with one row for each document, numbered if they are lines of one file."""
+        """`name`: name of the table with one row for each document. `numbered`: whether the documents are lines of one file."""
         self[name] = Table([f"{name}.index"] if numbered else [])
         self._declare(name, "", Shape(schema, [schema]), ())
         for number, document in enumerate(documents):
             self._row(name, document, Shape(schema, [schema], document), {f"{name}.index": number} if numbered else {})
 
     def _declare(self, table: str, column: str, shape: Shape, inside: tuple[str, ...]) -> None:
-        """Declares the columns and tables at and below `column`. `inside`: types around it, since a type may contain itself."""
+        """Declares the columns and tables at and below `column`. `inside`: the types around it, which end the descent if a type contains itself."""
         if any(name in inside for name in shape.names):
             return
         inside = (*inside, *shape.names)
@@ -198,13 +198,13 @@ class Tables(dict[str, Table]):
             self._declare(self._below(table, column, "index"), "", shape.item(0), inside)
 
     def _below(self, table: str, column: str, by: str) -> str:
-        """The name of the table of what is at `column` of `table`; it is made if it is not there yet."""
+        """The name of the table of the elements at `column` of `table`. Makes the table if it is not there yet."""
         name = _join(table, column or "items")
         self.setdefault(name, Table([*self[table].keys, f"{name}.{by}"]))
         return name
 
     def _row(self, table: str, value: Any, shape: Shape, keys: dict[str, Any]) -> None:
-        """Adds one row to `table`, and to others what is below it. `keys`: the values of the columns that say which row it is."""
+        """Adds one row to `table`, and the elements below it to other tables. `keys`: the values of the columns that identify the row."""
         row = dict(keys)
         self[table].rows.append(row)
         self._fill(table, "", value, shape, keys, row)

@@ -1,4 +1,4 @@
-"""What isochrome prints and writes as JSON, as frames of pandas or polars."""
+"""Frames of pandas or polars from the JSON that isochrome prints and writes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Evidence:
         """Reads a file, or a folder's `evidence.json`, or the one document that is there. A file may have several of one schema, each on
         a line, as `map --watch --json` prints them.
 
-        Raises IsochromeError if it is no JSON of isochrome, or of a version of its schema that this package does not read. Evidence,
+        Raises IsochromeError if it is not JSON of isochrome, or of a version of its schema that this package does not read. Evidence,
         plans and analyses are read in their first version, too; `documents` then has the present one, which numbers partitions from 0.
         """
         path = Path(path)
@@ -122,7 +122,7 @@ class Evidence:
         return frames | {path: pl.read_csv(file, infer_schema_length=None) for path, file in self._raw_tables()}
 
     def _raw_files(self) -> Iterator[tuple[str, Path]]:
-        """Raw files in CSV that evidence names, each with the path in it; those that are there are what they were."""
+        """Raw files in CSV that evidence names, each with the path in the evidence. Raises IsochromeError if the contents of a file have changed."""
         for raw in (raw for document in self.documents for raw in document.get("raw", ())):
             file = self.path.parent / raw["path"]
             if file.suffix != ".csv":
@@ -136,7 +136,7 @@ class Evidence:
             if file.exists():
                 yield path, file
             else:
-                warnings.warn(f"{file}: the evidence names this file, and it is not there; so its rows are in no frame", stacklevel=3)
+                warnings.warn(f"{file}: the evidence names this file, but it is not there, so no frame has its rows", stacklevel=3)
 
     def numbers(self, id: str) -> list[dict[str, Any]]:
         """The numbers of every section of evidence of this kind, such as `kernels` or `crpd`, as dictionaries."""
@@ -172,12 +172,12 @@ class Evidence:
 
 
 def read_evidence(path: str | PathLike[str]) -> Evidence:
-    """Reads and checks a document of isochrome: a file or a folder. The same as `Evidence(path)`."""
+    """Reads and checks a document of isochrome, a file or a folder, as `Evidence(path)` does."""
     return Evidence(path)
 
 
 def _name(schema: str) -> str:
-    """`plan` of `isochrome-plan/2`."""
+    """The name in a schema, such as `plan` in `isochrome-plan/2`."""
     return schema.removeprefix("isochrome-").partition("/")[0]
 
 
@@ -189,7 +189,7 @@ def _schema(name: str) -> dict[str, Any]:
 
 
 def _document_in(folder: Path) -> Path:
-    """The file of a folder that has its document."""
+    """The only file of a folder that is a document of isochrome, or its `evidence.json`."""
     if (folder / "evidence.json").exists():
         return folder / "evidence.json"
     found = [file for file in sorted(folder.glob("*.json")) if _is_document(_text(file))]
@@ -200,7 +200,7 @@ def _document_in(folder: Path) -> Path:
 
 
 def _text(file: Path) -> str:
-    # What is no text is no JSON either, and is then refused as such.
+    # Bytes that are not text are replaced: the result is not JSON either, and is refused as such.
     return file.read_text(encoding="utf-8", errors="replace")
 
 
@@ -219,14 +219,14 @@ def _documents(text: str) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
     except json.JSONDecodeError as error:
-        raise IsochromeError(f"is no JSON: {error}\n  hint: `--json` of a verb prints some, and `-o FILE` writes it") from None
+        raise IsochromeError(f"is not JSON: {error}\n  hint: `--json` of a verb prints some, and `-o FILE` writes it") from None
     if not found or not all(isinstance(document, dict) and isinstance(document.get("schema"), str) for document in found):
-        raise IsochromeError("does not say its schema, so it is no document of isochrome\n  hint: docs/reference/json.md lists them")
+        raise IsochromeError("does not say its schema, so it is not a document of isochrome\n  hint: docs/reference/json.md lists them")
     return found
 
 
 def _checked(document: dict[str, Any], schema: str) -> dict[str, Any]:
-    """A document of which the schema is known here, and the same as that of the first."""
+    """Checks that a document has the schema `schema`, and that this package knows it. Returns the document in the form of the present version."""
     found = document["schema"]
     if found != schema:
         raise IsochromeError(f"has documents of {schema} and of {found}\n  hint: put them into files of their own")

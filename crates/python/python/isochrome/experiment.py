@@ -1,6 +1,6 @@
-"""Experiments over many task sets: what an experiment file asks for, cut into chunks that can be worked off anywhere.
+"""Experiments over many task sets. An experiment file describes one, and its work is divided into chunks.
 
-A chunk is worked off from its experiment and its number alone, and its result does not depend on who does it, or when.
+The result of a chunk depends on the experiment and the number of the chunk only, not on the process, the machine or the time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Experiment:
 
     kind "analysis": every set is one core with partitions at random, bounded by each of `analyses`.
     kind "plan": every set is planned by each of `methods` for `objective`. A search stops after `checks_limit` looks at its stop
-    condition, which, unlike a time, does not depend on the machine; what it has not found by then counts as not schedulable.
+    condition, which, unlike a time, does not depend on the machine; a set without a plan by then counts as not schedulable.
     kind "kim2013": [Kim2013, section 5.5] on `task_set`, a file's text.
 
     `grid`: fields of the generator and their values; the points are all combinations. `utilization_per_core` stands for a
@@ -96,9 +96,9 @@ class Experiment:
         return experiment
 
     def check(self) -> None:
-        """Raises what is wrong before anything is computed."""
+        """Raises IsochromeError if a field is wrong, before anything is computed."""
         if self.kind not in ("analysis", "plan", "kim2013"):
-            raise IsochromeError(f"kind: {self.kind} is none of analysis, plan, kim2013")
+            raise IsochromeError(f"kind: {self.kind} is not one of analysis, plan, kim2013")
         for name in ("sets", "sets_per_chunk"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise IsochromeError(f"{name}: must be a whole number, at least 1")
@@ -115,11 +115,11 @@ class Experiment:
                 self.generator_at(point)
 
     def digest(self) -> str:
-        """What results depend on, as one number: results of one digest may be put together."""
+        """A hash of all fields and the version. Results with the same digest may be combined."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def canonical(self) -> str:
-        """All fields and the version, in one order."""
+        """All fields and the version as text, always in the same order."""
         return json.dumps({"isochrome": __version__} | asdict(self), indent=1, sort_keys=True) + "\n"
 
     def points(self) -> list[Point]:
@@ -127,7 +127,7 @@ class Experiment:
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
     def columns(self) -> tuple[str, ...]:
-        """What is compared: analyses or methods."""
+        """The analyses or methods that the experiment compares."""
         return self.analyses if self.kind == "analysis" else self.methods
 
     def chunks(self) -> Iterator[Chunk]:
@@ -138,7 +138,7 @@ class Experiment:
             yield Chunk(number, point, first, min(self.sets_per_chunk, sets - first))
 
     def generator_at(self, point: Point) -> Generator:
-        """What the sets of a point are drawn from."""
+        """The generator of the task sets of a point."""
         fields = self.generator | point
         per_core = fields.pop("utilization_per_core", None)
         generator = Generator(**fields)
@@ -151,8 +151,8 @@ class Experiment:
         return one.copied(point["copies"])
 
     def run(self, chunk: Chunk) -> pa.Table:
-        """Works a chunk off: one row for every set, or method of [Kim2013]. A set that fails says so in `error`, and is no
-        reason to fail for the others."""
+        """Works a chunk off, and returns one row for every set or method of [Kim2013]. The row of a set that fails has the reason
+        in `error`; the other sets are worked off all the same."""
         match self.kind:
             case "analysis":
                 return self._analyze(chunk)

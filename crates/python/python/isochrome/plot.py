@@ -72,7 +72,7 @@ def wcet_curves(task_set: TaskSet, *, ax: Axes | None = None) -> Figure:
 def response_times(
     responses: Sequence[Response], *, observed_max_ns: Mapping[str, int] | None = None, ax: Axes | None = None
 ) -> Figure:
-    """What the bound of every task consists of and its deadline, in ms, and, where given, the longest response seen.
+    """The parts of the bound of every task and its deadline, in ms, and the longest response seen if it is given.
 
     `responses`: of `isochrome.response_times`, drawn from the top. `observed_max_ns`: the longest response seen of tasks, by name, in ns.
     """
@@ -101,8 +101,8 @@ def schedulability(
 ) -> Figure:
     """Share of task sets that are schedulable, with 95 % intervals where rows have `low` and `high`.
 
-    `rows`: as in `summary` and `weighted` of a sweep. `x`, `y`: the keys of both axes; `y` is a share, 0 to 1. What is neither `x` nor a
-    result tells lines apart; `by`, the analysis or method, must be among it.
+    `rows`: as in `summary` and `weighted` of a sweep. `x`, `y`: the keys of both axes; `y` is a share, 0 to 1. The rows of a
+    line are equal in all keys but `x` and results. One of these keys must be `by`, the analysis or method.
     """
     ax = _axes(ax, 9.0)
     results = {"point", "sets", "schedulable", "ratio", "low", "high", "weighted", x}
@@ -128,7 +128,7 @@ def schedulability(
 
 
 def color_heat_map(eviction: ArrayLike, *, ax: Axes | None = None) -> Figure:
-    """How much of a page of one color the pages of another evict.
+    """Share of a page of one color that the pages of another color evict.
 
     `eviction`: colors x colors; row i, column j has the share, 0 to 1, of a page of color i that pages of color j evict.
 
@@ -166,7 +166,7 @@ COMPARED = {
 
 
 def methods(comparisons: Sequence[Mapping[str, Any]], *, value: str = "share", ax: Axes | None = None) -> Figure:
-    """What each method makes of each set, by its tasks and memory. [Kim2013, Figures 14 to 16]
+    """Result of each method for each task set, whose label has its tasks and memory. [Kim2013, Figures 14 to 16]
 
     `comparisons`: of `Comparison.to_dict`, one for each group of bars. `value`: `share`, the fewest partitions as a share of all;
     `memory_used`, the share of their memory that is used; or `least`, the least utilization with all partitions.

@@ -23,8 +23,8 @@ def place(memory: Any, colors: str | None) -> str:
     """Keeps `memory`, a numpy array or another writable buffer, on some of this process's colors, and returns what was done in words.
 
     The process must be in a class of the server's policy, or have been started by `isochrome exec --class`. `colors` is a list such as "0-1", where
-    0 is the first color of the process; None is all of them again. The pages are moved while the process runs, with all else that lies on
-    them. Where places overlap, the later one counts.
+    0 is the first color of the process; None means all colors of the process again. The pages are moved while the process runs, with
+    everything else that lies on them. Where two requests overlap, the later one counts.
 
     Raises IsochromeError if no server runs, the process is in no class, or there are no such colors.
     """
@@ -47,7 +47,7 @@ def _folder() -> Path:
 
 
 def _ask(what: dict[str, Any]) -> str:
-    """What the server says. If it has too many clients, the request is repeated for 5 s."""
+    """The answer of the server. If the server has too many clients, the request is repeated for 5 s."""
     begin = time.monotonic()
     while not (answer := _ask_once(what)):
         if time.monotonic() - begin > 5:
@@ -60,7 +60,7 @@ def _ask(what: dict[str, Any]) -> str:
 
 
 def _ask_once(what: dict[str, Any]) -> bytes:
-    """The line that the server answers; nothing if it closes the connection."""
+    """The line that the server answers; empty if it closes the connection."""
     with socket.socket(socket.AF_UNIX) as server:
         server.settimeout(10)
         try:

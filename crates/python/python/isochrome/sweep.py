@@ -2,8 +2,7 @@
 
 Workers return the rows of a chunk, in Parquet; this process writes them, each chunk into a file of its own that appears complete or not
 at all.
-A chunk whose file is there is done. So a sweep goes on where it was stopped, and a chunk that was computed twice, because its worker
-died after all, counts once.
+A chunk whose file is there is done. So a sweep goes on where it was stopped, and a chunk that was computed twice counts once.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ DEATHS_MAX = 10
 
 
 def chunk_file(folder: Path, chunk: Chunk) -> Path:
-    """Where the rows of a chunk are."""
+    """The path of the file with the rows of a chunk."""
     return folder / "chunks" / f"point={chunk.point:05}" / f"first={chunk.first:09}.parquet"
 
 
 def write(path: Path, put: Callable[[Path], object]) -> None:
-    """Has a file written beside `path` and renamed to it once it is complete and on disk."""
+    """Lets `put` write a file beside `path`, and renames it to `path` once it is complete and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     put(unfinished)
@@ -52,7 +51,7 @@ def write(path: Path, put: Callable[[Path], object]) -> None:
 
 
 def in_parquet(table: pa.Table) -> bytes:
-    """Rows as a file has them."""
+    """The rows of a table in the form of a Parquet file."""
     from pyarrow import parquet
 
     buffer = BytesIO()
@@ -61,17 +60,17 @@ def in_parquet(table: pa.Table) -> bytes:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Writes a file of them."""
+    """Writes the rows of a table to a Parquet file."""
     write(path, lambda file: file.write_bytes(in_parquet(table)))
 
 
 def compute(experiment: Experiment, chunk: Chunk) -> bytes:
-    """What a worker does: whatever takes time, so that the one process that writes keeps up with many of them."""
+    """Works off a chunk on a worker. The worker also compresses the rows, so that one writing process keeps up with many workers."""
     return in_parquet(experiment.run(chunk))
 
 
 def begin(experiment: Experiment, folder: Path) -> list[Chunk]:
-    """Makes the folder this experiment's, and says which chunks are not done."""
+    """Writes the experiment into the folder of its results, and returns the chunks that are not done yet."""
     described = folder / "experiment.json"
     if described.exists() and described.read_text() != experiment.canonical():
         raise IsochromeError(f"{folder}: holds results of another experiment, or of another version\n  hint: --output FOLDER")
@@ -80,7 +79,7 @@ def begin(experiment: Experiment, folder: Path) -> list[Chunk]:
 
 
 def work(experiment: Experiment, chunks: list[Chunk], client: Any, done: Callable[[Chunk, bytes], None]) -> None:
-    """Works chunks off on the workers of a Dask client and hands their rows to `done`, each chunk's once.
+    """Works chunks off on the workers of a Dask client, and hands the rows of each chunk to `done` once.
 
     Only a few chunks per thread are under way, so memory does not grow with their number.
     """
@@ -128,9 +127,9 @@ def run(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> None:
-    """Does what is left of an experiment and draws conclusions.
+    """Works off the chunks that are left of an experiment, and draws conclusions.
 
-    `scheduler`: address of a Dask scheduler; without, `workers` processes on this machine (one per CPU by default).
+    `scheduler`: address of a Dask scheduler. Without it, `workers` processes on this machine do the work (one per CPU by default).
     `progress`: whether to show a bar; on a terminal by default.
     """
     import dask
@@ -162,7 +161,7 @@ def run(
 
 
 def read_chunks(experiment: Experiment, folder: Path) -> Iterator[tuple[Chunk, pa.Table]]:
-    """The rows of every chunk, one after the other; complains about one that is not what it should be."""
+    """The rows of every chunk, one after the other. Raises IsochromeError if a file does not hold the sets of its chunk."""
     from pyarrow import parquet
 
     for chunk in experiment.chunks():
@@ -183,8 +182,8 @@ def conclude(experiment: Experiment, folder: Path) -> None:
 
 
 def counted(experiment: Experiment, folder: Path) -> None:
-    """summary: for every point and column the sets, how many are schedulable, the ratio and its 95 % interval; weighted: the
-    weighted schedulability over all utilizations, where the grid has several; figures of both."""
+    """Writes two tables and their figures. `summary` has for every point and column the number of sets, how many are schedulable, the ratio
+    and its 95 % interval. `weighted` has the weighted schedulability over all utilizations, if the grid has several."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -246,7 +245,7 @@ def weighted_schedulability(rows: list[dict[str, Any]], grid: list[str]) -> list
 
 
 def compared(experiment: Experiment, folder: Path) -> None:
-    """[Kim2013, Figures 14 to 16] and the table beside the paper's ranges."""
+    """Writes [Kim2013, Figures 14 to 16], and a table that compares them with the paper's ranges."""
     import pyarrow as pa
 
     from isochrome import plot
@@ -265,7 +264,7 @@ def compared(experiment: Experiment, folder: Path) -> None:
 
 
 def write_both(path: Path, table: pa.Table) -> None:
-    """A table as Parquet and as CSV; lists go into Parquet only."""
+    """Writes a table as Parquet and as CSV. Columns of lists are in the Parquet file only."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -275,7 +274,7 @@ def write_both(path: Path, table: pa.Table) -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="isochrome sweep",
         description="Works off an experiment over many random task sets, or what is left of it.",
@@ -283,15 +282,15 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"isochrome-sweep {__version__}")
     parser.add_argument("experiment", type=Path, help="the experiment, TOML")
-    parser.add_argument("-o", "--output", type=Path, help="folder of the results; beside the experiment without")
+    parser.add_argument("-o", "--output", type=Path, help="folder of the results [default: beside the experiment]")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://host:8786; on this machine without")
-    where.add_argument("--workers", type=int, help="processes on this machine; one per CPU without")
+    where.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://host:8786 [default: the work is done on this machine]")
+    where.add_argument("--workers", type=int, help="processes on this machine [default: one per CPU]")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command with these arguments, or with those of the process; the exit code is 0, or 1 if it could not run."""
+    """Runs the command with the arguments `argv`, or with those of the process; the exit code is 0, or 1 if it could not run."""
     options = arguments().parse_args(argv)
     try:
         folder = options.output or options.experiment.with_suffix("")

@@ -92,7 +92,7 @@ pub enum Numbers {
     Kept,
     /// New numbers, because nothing was measured before.
     New,
-    /// The same numbers as before, although pages had lost their colors and were measured again.
+    /// The numbers of earlier commands, matched by eviction tests, although pages had lost their colors and were measured again.
     Matched,
     /// New numbers for some colors, because too few pages were left to match them. Matched colors keep their numbers.
     Replaced,
@@ -242,7 +242,7 @@ impl Reference {
         let enough = self.target().search().set_len_min();
         let sets = match confirmed_sets(&self.sets, &answers, enough, Undecided::Kept) {
             Err(undecided) if undecided > 0 => {
-                let doubt = format!("no decision fell about {undecided} pages");
+                let doubt = format!("{undecided} pages stayed undecided");
                 return Err(ColorError::ReferenceInDoubt { doubt });
             }
             Err(_) => return Ok(None),

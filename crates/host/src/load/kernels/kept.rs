@@ -42,7 +42,7 @@ impl<T: Copy + Default> Kept<T> {
         2 * self.points * size_of::<T>()
     }
 
-    /// Returns the signal, to be overwritten.
+    /// Returns the signal, so that tests can overwrite it.
     #[cfg(test)]
     pub fn signal_mut(&mut self) -> &mut [T] {
         &mut self.memory[..self.points]

@@ -32,7 +32,7 @@ pub trait Sample: sealed::Sealed + Copy + fmt::Debug + Send + 'static {
     /// Returns the product.
     fn times(self, other: Self) -> Self;
 
-    /// Returns the same value as a floating-point number, exactly.
+    /// Returns the value as a floating-point number, exactly.
     fn to_f64(self) -> f64;
 
     /// Draws a random value: an `i32` from its whole range, an `f64` from [-1, 1).

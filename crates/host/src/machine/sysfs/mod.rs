@@ -59,7 +59,7 @@ impl Sysfs {
         self.root.join(relative)
     }
 
-    /// Whether there is a file or folder at `relative`. A link counts even if it leads nowhere: that of another machine's copy does.
+    /// Whether there is a file or folder at `relative`. A link counts even if it leads nowhere, as links in a copy of another machine's files do.
     pub fn has(&self, relative: &str) -> bool {
         self.path(relative).symlink_metadata().is_ok()
     }
@@ -100,7 +100,7 @@ impl Sysfs {
         })
     }
 
-    /// Returns the CPUs of a list file; `None` if the file cannot be read. Fails if its text is no list.
+    /// Returns the CPUs of a list file; `None` if the file cannot be read. Fails if its text is not a list.
     pub fn cpus_in(&self, relative: &str) -> Result<Option<Vec<CpuId>>, SystemError> {
         let Some(text) = self.text(relative) else { return Ok(None) };
         let cpus = parse_list(&text, CPU_LIMIT).map_err(|source| self.not_a_list(relative, source))?;

@@ -109,7 +109,7 @@ pub struct Helpers {
 impl Helpers {
     /// Waits until all helpers have ended.
     ///
-    /// Fails with [`RecolorError::Interrupted`] if a signal requests the end of this program meanwhile; the helpers then leave the rest of
+    /// Fails with [`RecolorError::Interrupted`] if a signal requests the end of this program during the wait; the helpers then leave the rest of
     /// their work undone.
     pub fn wait(mut self) -> Result<(), RecolorError> {
         self.end(true)?;
@@ -180,7 +180,7 @@ pub(super) fn wait_for(
     }
 }
 
-/// Time after which a helper that has not ended is looked at, in case it was stopped.
+/// Time after which a helper that has not ended is examined, in case it was stopped.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Returns a descriptor that becomes readable when `thread` ends, so that waiting for it takes no time from its CPU; `None` if the kernel

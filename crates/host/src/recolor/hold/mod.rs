@@ -97,7 +97,7 @@ impl Hold {
             Whom::All => Seized::all(pid, patience)?,
             Whom::One => Seized::one(pid)?,
         };
-        // Opened only now: a file opened before would show the old memory if the process executed another program meanwhile.
+        // Opened only now: a file opened before would show the old memory if the process executed another program in between.
         let memory = pid.memory()?;
         if area.1 > 0 && !holds_code(&memory, area) {
             // The process has executed another program, in which nothing has to be restored.
@@ -122,7 +122,7 @@ impl Hold {
         }
         let may_have_begun_io = match &descriptors {
             Some(_) if seized.has_workers => true,
-            // A different count is no proof of a new ring: a thread that is interrupted in open(2) gives its descriptor number back. Before Linux
+            // A different count does not prove a new ring: a thread that is interrupted in open(2) gives its descriptor number back. Before Linux
             // 6.2 there is no count.
             Some(found) if found.count == 0 || found.count != pid.descriptor_count()? => {
                 pid.has_rings(DESCRIPTORS_MAX)?
@@ -188,11 +188,11 @@ impl Hold {
         Ok(())
     }
 
-    /// Stops a thread, which has stopped in a system call, in the same call once more, and keeps the registers that it has then.
+    /// Makes a thread that has stopped in a system call stop in the same call once more, and keeps the registers that it has then.
     ///
-    /// Where the thread leaves its first stop, as the leader does for the calls of the work, what the kernel would have done at the end of that
-    /// stop is lost: continue a sleep where it was, and end a wait for which a signal has come. After this, the registers show that the sleep goes
-    /// on, and the new stop ends a wait.
+    /// The kernel acts at the end of a stop in a call: it continues a sleep, and ends a wait for which a signal has come. If the thread leaves its
+    /// first stop for other calls, as the leader does for the calls of the work, these actions are lost. After the second stop, the registers show
+    /// that the sleep goes on or that the wait has ended.
     fn stop_in_its_call(&mut self, at: usize) -> Result<(), RecolorError> {
         let Thread { id, registers, .. } = self.journal.threads[at];
         let mut next = trace::CALL_INSTRUCTION;

@@ -81,7 +81,7 @@ fn release(pid: Pid, thread: ThreadId, made: &mut Vec<(Pid, ThreadId)>) -> bool 
             0
         }
         Ok(Some(Report::Stopped)) => {
-            // A call that the stop has broken off is made again.
+            // A call that the stop has interrupted is made again.
             let _ = trace::registers(thread).and_then(|registers| put_back(pid, thread, &registers, None));
             0
         }
@@ -138,7 +138,7 @@ impl Seized {
                 Ok(()) => {}
             }
             seized.began = Instant::now();
-            // No other thread is held up meanwhile, so the limits are long.
+            // No other thread is held up during the wait, so the limits are long.
             let limit = StopLimit {
                 waiting: seized.began + Duration::from_millis(100),
                 runnable: seized.began + Duration::from_secs(1),
@@ -192,9 +192,9 @@ impl Seized {
         while !new.is_empty() {
             let mut asked = Vec::new();
             for thread in new {
-                let at_once = seized.blocked.get(&thread).is_some_and(|call| trace::breaks_off(call.number));
+                let at_once = seized.blocked.get(&thread).is_some_and(|call| trace::may_be_interrupted(call.number));
                 match trace::seize(thread).and_then(|()| trace::interrupt(thread)) {
-                    // This thread is examined before the next one is stopped, so that its call is broken off only for a short time.
+                    // This thread is examined before the next one is stopped, so that its call is interrupted only for a short time.
                     Ok(()) if at_once => {
                         if let Err(error) = seized.gather(&[thread], limit) {
                             seized.give_up(&asked);
@@ -327,7 +327,7 @@ pub(super) fn put_back(pid: Pid, thread: ThreadId, registers: &Registers, blocke
         // This also ends the temporary signal mask of a call such as ppoll(2). When the call is made again, it sets the mask again.
         trace::block_signals(thread, blocked.map_or_else(|| trace::blocked_signals(thread), Ok)?)?;
     }
-    // A call that a signal with a handler has broken off must end, as it would have without the stop.
+    // A call that a signal with a handler has interrupted must end, as it would have without the stop.
     let is_due = || trace::blocked_signals(thread).is_ok_and(|blocked| signal_is_due(pid, thread, blocked));
     let registers = repeated.filter(|_| !is_due()).unwrap_or(*registers);
     trace::set_registers(thread, &registers)

@@ -105,8 +105,8 @@ mod tests {
     use crate::recolor::classified::{Donor, OffColorPage};
     use crate::recolor::pool::tests::{anywhere, slot};
 
-    /// Returns how many of 32 mappings of one page get each color, from slots at `distance` pages whose colors are `color_of`. Another mapping has
-    /// `held` pages of the colors and one that is off color, which chooses first.
+    /// Returns how many of 32 mappings of one page get each color, from slots at `distance` pages whose colors are `color_of`. Another mapping
+    /// chooses first: it has `held` pages of the colors, and one page that is off color.
     fn of_small_mappings(distance: u64, color_of: impl Fn(u64) -> u64, held: Vec<usize>) -> Vec<usize> {
         let page = page_bytes() as u64;
         let slots = (0..400).map(|n| slot(distance * n * page, color_of(n), true)).collect();

@@ -31,7 +31,7 @@ pub struct Pool {
     normal_zone: Option<u64>,
     /// Whether the frame that the kernel handed out last is in the normal zone; `None` if that is not known.
     last_in_normal_zone: Option<bool>,
-    /// Number of draws that only looked from which zone frames come.
+    /// Number of draws that only tested from which zone frames come.
     looks: u32,
     /// Whether pages of plain memory can be moved to frames of any zone (UFFDIO_MOVE).
     pub exchanges: bool,
@@ -46,23 +46,23 @@ pub struct Slot {
     pub color: usize,
     /// Whether its frame is in the zone from which the kernel takes frames first; `None` if that is not known.
     pub in_normal_zone: Option<bool>,
-    /// A page that gets the frame of the slot, whereas its own frame comes into the slot, for the page that has chosen the slot.
+    /// A page that is moved to the frame of the slot. Its own frame then goes to the page that has chosen the slot.
     pub donor: Option<Donor>,
 }
 
-/// Divisor of the needed memory. The quotient is the first draw, which shows how many frames of the colors come.
+/// Divisor of the needed memory. The quotient is the size of the first draw, which shows the share of frames that have the colors.
 const FIRST: u64 = 4;
 /// Least size of a draw, unless less is needed.
 const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
-/// Least size of the first draw if frames of the process have the colors as often as chance would have it, unless less is needed. Each
-/// further draw costs a stop and a look at the page table.
+/// Least size of the first draw if the frames of the process are about evenly distributed over the colors, unless less is needed. Each further draw
+/// costs a stop and a reading of the page table.
 const FIRST_IF_EVEN: Bytes = Bytes(256 << 20);
 /// Number of pages of a process that show how often frames of the colors come.
 const SHOWING: usize = 256;
 
-/// Most draws that only look from which zone frames come.
+/// Most draws that only test from which zone frames come.
 const LOOKS: u32 = 3;
-/// Memory that such a draw touches.
+/// Memory touched by a draw that only tests from which zone frames come.
 const LOOK: Bytes = Bytes(1 << 20);
 /// Time in which the kernel usually has reclaimed the memory that it lacked.
 const RECLAIM: Duration = Duration::from_millis(20);
@@ -73,7 +73,7 @@ pub struct Draw {
     pub bytes: u64,
     /// Size of huge pages in bytes, if the memory is to be touched in huge pages.
     pub huge: Option<u64>,
-    /// Time to wait before.
+    /// Time to wait before the memory is touched.
     pub rest: Duration,
 }
 
@@ -115,7 +115,7 @@ impl Needs {
 pub struct Lacking {
     /// Number of frames that are lacking in all colors together.
     pub frames: usize,
-    /// Number of frames that are lacking of the scarcest color.
+    /// Number of frames of the scarcest color that are lacking.
     pub scarce: usize,
 }
 
@@ -131,7 +131,7 @@ impl Lacking {
 impl Pool {
     /// Returns the memory to touch next, at most the `left` bytes that may still be touched; `None` if nothing is needed or left.
     ///
-    /// The first draw covers only a part of what is needed, unless the frames of the process suggest that all colors come alike.
+    /// The first draw covers only a part of what is needed, unless the frames of the process suggest that all colors are equally frequent.
     pub fn next_draw(&mut self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
         self.needed(classified, wanted, left).or_else(|| self.look(classified, left))
     }
@@ -201,8 +201,8 @@ impl Pool {
 
     /// Returns how many frames of each allowed color to take from a reserve that has `available` of them, at most `room` in all.
     ///
-    /// What places need comes first. Frames for the other pages are taken of the colors that have fewest, as long as the reserve has them, then of
-    /// those that are left.
+    /// Frames that places need come first. Frames for the other pages are taken from the colors that have the fewest, as long as the reserve has
+    /// these colors, and then from the remaining colors.
     pub fn needed_of_reserve(
         &self,
         classified: &Classified,
@@ -321,7 +321,7 @@ impl Pool {
     }
 }
 
-/// Whether the frames of the process, which the kernel handed out not long ago, have the allowed colors about as often as chance would have it.
+/// Whether the frames of the process, which the kernel handed out not long ago, are about evenly distributed over the allowed colors.
 fn seem_even(classified: &Classified, wanted: &Wanted) -> bool {
     let (on_color, off_color) = (classified.on_color.len(), classified.off_color.len());
     let pages = on_color + off_color;
@@ -349,7 +349,7 @@ pub mod tests {
         Slot { address, color: color as usize, in_normal_zone: Some(in_normal_zone), donor: None }
     }
 
-    /// Returns what is wanted where pages have no places.
+    /// Returns a request for frames of four colors, without places.
     pub fn anywhere(known: &KnownColors) -> Wanted<'_> {
         const FIRST: [Color; 4] = [Color(0), Color(1), Color(2), Color(3)];
         Wanted { known, colors: &FIRST, spread: true, anew: false, reserve: None, places: &[] }

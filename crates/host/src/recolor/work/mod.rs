@@ -45,7 +45,7 @@ pub struct Planned {
     pub slot: u64,
     /// Whether the frame that the page gets is known to be in the zone from which the kernel takes frames first.
     pub in_normal_zone: bool,
-    /// Its part in an exchange with the other page of the plan that has the same slot.
+    /// Role of the page in an exchange with the other page of the plan that has the same slot.
     pub exchange: Option<Exchange>,
 }
 
@@ -198,7 +198,8 @@ fn in_order(plan: &Plan) -> Vec<usize> {
 }
 
 impl Work<'_, '_> {
-    /// Checks that pages can be moved safely; fails with [`RecolorError::AsynchronousIo`] if the kernel or a device may write to them meanwhile.
+    /// Checks that pages can be moved safely; fails with [`RecolorError::AsynchronousIo`] if the kernel or a device may write to them during the
+    /// move.
     fn check_io(&self) -> Result<(), RecolorError> {
         let Some(sign) = self.sign.filter(|_| !self.plan.limits.force) else { return Ok(()) };
         let pid = self.plan.pid;
@@ -213,7 +214,7 @@ impl Work<'_, '_> {
                 (Bytes(0), Some(kind)) => {
                     format!("the kernel does not report which pages are in use by direct I/O on a {kind} file system")
                 }
-                (bytes, _) => format!("of the memory that it has pinned, nobody can tell what holds {bytes}"),
+                (bytes, _) => format!("nobody can tell what holds {bytes} of its pinned memory"),
             },
         };
         Err(RecolorError::AsynchronousIo { pid: pid.0, sign, why })

@@ -39,7 +39,7 @@ const BATCH: Duration = Duration::from_millis(50);
 /// Time from when all programs are ready until the first release.
 const HEAD_START: Ns = Ns(20_000_000);
 
-/// What to do when a job exceeds a limit.
+/// Action when a job exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnViolation {
     /// Record the job, and what ran on its CPU around it.
@@ -57,7 +57,7 @@ pub struct Request<'a> {
     pub programs: &'a [Planned],
     /// Length of the run, from the first release.
     pub length: Ns,
-    /// What to do when a job exceeds a limit.
+    /// Action when a job exceeds a limit.
     pub on_violation: OnViolation,
     /// Whether the run continues when a program fails.
     pub keep_going: bool,
@@ -90,7 +90,7 @@ pub struct Hooks<'a> {
 /// Outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Where the memory of each program lay, block by block, in the order of the programs.
+    /// Placement of the memory of each program, block by block, in the order of the programs.
     pub placements: Vec<Vec<BlockPlacement>>,
     /// Counts of the releases of each program.
     pub releases: Vec<Releases>,
@@ -112,7 +112,7 @@ pub struct Outcome {
     pub memory: Vec<(String, Bytes)>,
     /// Failures of best-effort programs, memory that could not be locked, and changes that could not be undone.
     pub notes: Vec<String>,
-    /// Why misses were not counted, or not until the end, although counting was requested.
+    /// Reason why misses were not counted, or not until the end, although counting was requested.
     pub uncounted: Option<String>,
     /// Whether a signal ended the run.
     pub interrupted: bool,
@@ -155,7 +155,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
     drop(message_driven);
     session.end();
     for cpu in events.stopped() {
-        uncounted = Some(format!("the kernel gave the counters of CPU {} to others meanwhile", cpu.0));
+        uncounted = Some(format!("the kernel gave the counters of CPU {} to others during the run", cpu.0));
     }
     shield.end_programs();
     let gaps = session.gaps();

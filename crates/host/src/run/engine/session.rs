@@ -142,8 +142,8 @@ impl<'a, 'h> Session<'a, 'h> {
         self.started.iter().enumerate().map(|(task, started)| inspect(task, started)).collect()
     }
 
-    /// Returns the gaps that were seen, once the tasks have ended. The time in which the clock was watched was nobody else's, so it is not counted as
-    /// time that this program took.
+    /// Returns the gaps that were seen, once the tasks have ended. The watches used only time in which no other thread needed the CPU, so this time
+    /// does not count as overhead of this program.
     pub(super) fn gaps(&mut self) -> Vec<GapsBeside> {
         let gaps: Vec<GapsBeside> =
             std::mem::take(&mut self.watches).into_values().filter_map(WatchBeside::end).collect();

@@ -17,7 +17,8 @@ const UNION: u32 = 5;
 const TYPEDEF: u32 = 8;
 const FUNCTION_PROTOTYPE: u32 = 13;
 
-/// Most unnamed structures inside each other. The kernel has two or three; a description in which one holds itself has no end.
+/// Most levels of unnamed structures inside each other. The kernel has two or three levels. The limit ends the search in a description in which a
+/// structure holds itself.
 const NESTED: u32 = 16;
 
 /// The types of a kernel, by their numbers.
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(btf.offset("task_struct", "comm").unwrap(), 12);
         assert!(btf.offset("task_struct", "state").is_err());
         assert_eq!(btf.tracepoint("sched_wakeup", &[true, false]).unwrap(), 7);
-        assert!(btf.tracepoint("sched_wakeup", &[true, true]).is_err(), "the second is no pointer");
+        assert!(btf.tracepoint("sched_wakeup", &[true, true]).is_err(), "the second is not a pointer");
         assert!(btf.tracepoint("sched_switch", &[]).is_err());
     }
 

@@ -20,7 +20,7 @@ pub struct StartedProcesses {
     records: RingMemory,
     /// Number of records without room at the last call.
     lost: u64,
-    /// What the programs use, and the attached programs, which are detached when this is dropped.
+    /// The maps, and the attached programs, which are detached when this is dropped.
     _kept: ([Map; 2], [OwnedFd; 2]),
 }
 

@@ -46,9 +46,9 @@ pub(super) struct Cpu {
     pub(super) since: Ns,
     /// Time since which accounted time is added up: that of the switch, or of the end of the last steal from the running thread of a task.
     accounted_since: Ns,
-    /// Time accounted to the running thread since then; `None` if none was accounted since the switch.
+    /// Time accounted to the running thread since `accounted_since`; `None` if none was accounted since the switch.
     accounted: Option<Ns>,
-    /// Time at which another CPU last woke a thread of a task on this one, if that was since then.
+    /// Time at which another CPU last woke a thread of a task on this CPU, if that was after `accounted_since`.
     pub(super) woken_from_afar: Option<Ns>,
     pub(super) known: bool,
     pub(super) steals: VecDeque<Steal>,
@@ -66,9 +66,10 @@ impl Cpu {
     /// Returns the steal until `at` that is not known yet; `None` if there was none. `task`: whether the thread that had the CPU belongs to a
     /// task. `waiting`: returns the time since which a job has been waiting for the CPU.
     ///
-    /// A CPU that wakes a thread on another one sets the clock by which the other accounts, and cannot know what is being withheld of it. What was
-    /// withheld until then is accounted to the thread that seems to have the CPU, and no more than the time since then can be left out later. So
-    /// where all of that is left out, but for interrupts that waited, all of the time before may have been withheld as well. [Linux, kernel/sched/core.c, update_rq_clock_task]
+    /// A CPU that wakes a thread on another CPU sets the other CPU's clock of accounted time, without knowing how much time is being withheld from
+    /// the other CPU. Time withheld until then is accounted to the thread that seems to have the CPU. Later the kernel can leave out no more than the
+    /// time since then. If it leaves out all of that time, except for interrupts that waited, all of the time before may have been withheld as well.
+    /// [Linux, kernel/sched/core.c, update_rq_clock_task]
     fn withheld(&self, at: Ns, task: bool, waiting: impl Fn() -> Option<Ns>) -> Option<Steal> {
         let accounted = if self.running == 0 { Ns(0) } else { self.accounted? };
         let all = at.0.saturating_sub(self.accounted_since.0);
@@ -171,7 +172,7 @@ impl JobTracker {
         }
     }
 
-    /// Returns what the CPU of `task` did from `from` to `to`, both counted from the first release. `names`: the names of the tasks.
+    /// Returns the activity of the CPU of `task` from `from` to `to`, both counted from the first release. `names`: the names of the tasks.
     pub fn timeline(&self, task: usize, from: Ns, to: Ns, names: &[String]) -> Vec<CpuInterval> {
         let Some(cpu) = self.watched[task].as_ref().and_then(|watched| self.cpu(watched.cpu)) else {
             return Vec::new();
@@ -235,7 +236,7 @@ mod tests {
         fixture
             .event(11_311_000, EventKind::Runtime { thread: 11, time: Ns(300_000) })
             .switch(11_311_000, 11, Asleep, 0);
-        // The next line was due meanwhile.
+        // The next line was due in this time.
         fixture.fact(11_312_000, Observed::Released(0, Ns(5_011_000))).wake(11_312_000, 11);
         fixture.switch(11_320_000, 0, Preempted, 11);
         fixture
@@ -448,7 +449,7 @@ mod tests {
     #[test]
     fn steal_time_counts_for_all_jobs_until_the_cpu_is_idle() {
         let mut fixture = Fixture::new(Jobs::Line);
-        // The first job has 30 us of steal time. The second is due meanwhile, and its line is written 1 us after the first job is complete.
+        // The first job has 30 us of steal time. The second is due in this time, and its line is written 1 us after the first job is complete.
         // 22 is woken while the second executes.
         fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
         fixture.fact(11_000, Observed::Released(0, Ns(11_000))).switch(11_000, 0, Preempted, 11);

@@ -104,7 +104,7 @@ impl JobEvents {
         Ok(seen)
     }
 
-    /// Returns the same as [`Source::lost`].
+    /// Returns the number of records so far that the kernel had no room for, as [`Source::lost`] does.
     pub fn lost(&self) -> u64 {
         self.source.lost()
     }

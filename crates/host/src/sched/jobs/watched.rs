@@ -26,8 +26,8 @@ pub(super) struct Open {
     pub(super) misses: Option<u64>,
 }
 
-/// A complete job whose thread still has the CPU. What the hypervisor took meanwhile is known once the kernel accounts time to the thread, its
-/// misses once the thread leaves the CPU.
+/// A complete job whose thread still has the CPU. Its steal time is known once the kernel accounts time to the thread, and its misses are known once
+/// the thread leaves the CPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Complete {
     open: Open,
@@ -50,7 +50,7 @@ pub(super) enum State {
 pub(super) struct BusyPeriod {
     /// Time at which the busy period began.
     pub(super) since: Ns,
-    /// Earliest beginning of the last jobs of the tasks that can execute in the busy period. What these jobs loaded is still in the cache,
+    /// Earliest beginning of the last jobs of the tasks that can execute in the busy period. The lines that these jobs loaded are still in the cache,
     /// unless the hypervisor took the CPU after this time.
     pub(super) warm_since: Ns,
 }
@@ -286,8 +286,8 @@ impl JobTracker {
         self.report_complete(task, 0);
     }
 
-    /// Leaves a steal out of the execution of the jobs during which the thread of `task` had the CPU. When it was is not known more exactly, so
-    /// each of several jobs may have met all of it.
+    /// Leaves a steal out of the execution of the jobs during which the thread of `task` had the CPU. The time of the steal is not known more
+    /// exactly, so each of several jobs may have suffered all of it.
     pub(super) fn deduct(&mut self, task: usize, steal: Steal) {
         let Some(watched) = &mut self.watched[task] else { return };
         if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {

@@ -1,14 +1,14 @@
 //! The code that a helper thread runs inside another process to give the pages of that process other frames.
 //!
-//! The code is position-independent, needs no memory but its table, and finishes the table on its own, even if isochrome is killed. Meanwhile no
-//! other thread of the process may run. At every instant the contents of a page are in at least one of three places: the page, the scratch
-//! memory, or the new frame. The helper goes on until they are in the page again.
+//! The code is position-independent, needs no memory but its table, and finishes the table on its own, even if isochrome is killed. No other thread
+//! of the process may run until the table is finished. At every instant the contents of a page are in at least one of three places: the page, the
+//! scratch memory, or the new frame. The helper goes on until they are in the page again.
 //!
-//! Linux 6.18 may move pages without reporting them: once a page was busy for an instant (it is, while memory is compacted), the next pages
-//! are moved and then refused with EEXIST, because they are there. As nothing else puts pages there, EEXIST means that the page was moved.
-//! [Linux 6.18, mm/userfaultfd.c, move_pages: `err` stays -EAGAIN]
+//! Linux 6.18 may move pages without reporting them: once a page was busy for an instant, as it is while memory is compacted, the next pages are
+//! moved and then refused with EEXIST, because they are there. As nothing else puts pages there, EEXIST means that the page was moved. [Linux 6.18,
+//! mm/userfaultfd.c, move_pages: `err` stays -EAGAIN]
 //!
-//! If frame numbers are hidden, the code also measures which pages evict which. For that the other threads may run.
+//! If frame numbers are hidden, the code also measures which pages evict which. The other threads may run during these tests.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

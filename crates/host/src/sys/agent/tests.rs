@@ -1,4 +1,4 @@
-//! What the agent's code makes of a kernel that moves pages without reporting them, refuses to move them, or is busy.
+//! Tests of the agent's code on a kernel that moves pages without reporting them, refuses to move them, or is busy.
 //!
 //! A traced process executes the code on memory whose pages all differ. At chosen system calls the test plays the kernel: it suppresses the call,
 //! or lets it happen and replaces what is reported. Before the process ends, every page must still have its contents.
@@ -62,7 +62,7 @@ enum Call {
 }
 use Call::{DropScratch, In, Out, PutBack};
 
-/// What the played kernel does.
+/// Behavior of the played kernel in a system call.
 #[derive(Clone, Copy, Debug)]
 enum Play {
     /// Does nothing, and reports this error.
@@ -504,7 +504,7 @@ fn run(case: &Case) -> io::Result<()> {
     let played = traced.work(case.rules)?;
     traced.check(case)?;
     let now = traced.frames(PROGRAM, PROGRAM_PAGES)?;
-    // Pages that the kernel has migrated meanwhile have other frames.
+    // Pages that the kernel has migrated since then have other frames.
     if migrated == migrations() {
         check_frames(&program, &pool, &now, &case.statuses)?;
     }

@@ -12,14 +12,14 @@ use isochrome_model::units::Ns;
 
 use super::{BATCH, MayGoOn, Measure, Reading, Trouble, sleep};
 
-/// Most beginnings of a thread that wait for their end. An end may never come, as where an exception leaves a function.
+/// Most beginnings of a thread that wait for their end. An end may never come, for example if an exception leaves a function.
 const OPEN_MAX: usize = 256;
 
-/// Who reports beginnings and ends.
+/// Source of the beginnings and ends.
 pub enum Reports {
-    /// The program, by marks.
+    /// Marks that the program sets.
     Marks(MarkReader),
-    /// The kernel, of calls of a function.
+    /// Calls of a function, which the kernel reports.
     Calls(CallReader),
 }
 
@@ -46,7 +46,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Measures what `reports` tells of `pid`.
+    /// Measures the beginnings and ends that `reports` has of `pid`.
     pub fn new(pid: Pid, reports: Reports) -> Calls {
         Calls { pid, reports }
     }

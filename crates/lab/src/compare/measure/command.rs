@@ -21,11 +21,11 @@ const SHOWN: usize = 200;
 /// Number of SIGKILL.
 const KILL: i32 = 9;
 
-/// A load generator, and how its output is read.
+/// A load generator, and the reader of its output.
 pub struct LoadGenerator {
     /// Command line, for a shell.
     pub command: String,
-    /// How its output is read.
+    /// Reader of the generator's output.
     pub reader: Reader,
     /// The statistic that is read.
     pub statistic: Statistic,

@@ -41,7 +41,7 @@ impl Measure for Counts {
         let (mut sum, seconds) = (0, begin.elapsed().as_secs_f64());
         for (counter, before) in &counters {
             let after = counter.read().map_err(|error| failed(&error))?;
-            // A thread that had no CPU meanwhile has counted nothing.
+            // A thread that had no CPU in this time has counted nothing.
             if after != *before {
                 sum += counter.between(before, &after).map_err(|error| failed(&error))?.values()[0];
             }

@@ -10,7 +10,7 @@ use regex_lite::Regex;
 
 use super::{MayGoOn, Measure, Reading, Trouble, sleep};
 
-/// Longest line that is looked at.
+/// Longest line that is read.
 const LINE_MAX: usize = 64 << 10;
 
 /// Reads the numbers that a program prints. Each number belongs to the window in which its line was read.
@@ -21,7 +21,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Reads lines from `output` in a thread of its own until it ends. The numbers are what the first group of `pattern` matches.
+    /// Reads lines from `output` in a thread of its own until it ends. The first group of `pattern` matches the numbers.
     pub fn of(output: OwnedFd, pattern: Regex) -> Lines {
         let numbers = Arc::new(Mutex::new(Vec::new()));
         let theirs = Arc::clone(&numbers);
@@ -51,7 +51,7 @@ impl Lines {
     }
 }
 
-/// Returns the numbers in `text`: of each match of `pattern` the first group.
+/// Returns the numbers in `text`: the first group of each match of `pattern`.
 pub(super) fn numbers_in(text: &str, pattern: &Regex) -> Vec<f64> {
     let number = |found: regex_lite::Captures<'_>| found.get(1)?.as_str().replace(',', "").parse::<f64>().ok();
     pattern.captures_iter(text).filter_map(number).filter(|number| number.is_finite()).collect()

@@ -1,4 +1,4 @@
-//! What is measured of a program in a window, without changing the program.
+//! Measures of a running program, which are taken in windows without changing the program.
 
 mod calls;
 mod command;
@@ -18,18 +18,18 @@ pub use readers::Reader;
 pub use socket::{Protocol, Socket, Target};
 pub use wakeups::{Quantity, Wakeups};
 
-/// Why nothing was measured in a window.
+/// Reason why nothing was measured in a window.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// The watcher asked to stop: a signal arrived, or a program has ended.
-    #[error("the window was broken off")]
+    #[error("the window was interrupted")]
     Stopped,
     /// This window failed; the next one may succeed.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What was measured in a window.
+/// Measurements of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reading {
     /// Single values, whose statistic is computed here.
@@ -38,7 +38,7 @@ pub enum Reading {
     Statistic(f64),
 }
 
-/// Whether a window may go on. It is asked again and again while a window is measured.
+/// Returns whether a window may go on. This is called again and again while a window is measured.
 pub type MayGoOn<'a> = dyn FnMut() -> bool + 'a;
 
 /// A measure of a program.
@@ -46,14 +46,14 @@ pub trait Measure {
     /// Returns the unit of the values; empty if it is not known.
     fn unit(&self) -> &str;
 
-    /// Measures a window of about `length`. A load generator that is run once per window takes as long as it takes.
+    /// Measures a window of about `length`. If a load generator is run once per window, the window lasts until the generator ends.
     fn window(&mut self, length: Duration, may_go_on: &mut MayGoOn<'_>) -> Result<Reading, Trouble>;
 }
 
-/// Time between two readings of what the kernel or a program reports, whose buffers must not overflow.
+/// Time between two readings of the buffers with reports of the kernel or of a program, which must not overflow.
 const BATCH: Duration = Duration::from_millis(50);
 
-/// Time between two questions whether a window may go on.
+/// Time between two checks of whether a window may go on.
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// Sleeps for `length`. Fails with [`Trouble::Stopped`] as soon as the window may not go on.

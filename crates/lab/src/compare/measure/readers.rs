@@ -1,11 +1,11 @@
-//! Readers of what load generators print.
+//! Readers of the output of load generators.
 
 use regex_lite::Regex;
 
 use super::super::Statistic;
 use super::lines::numbers_in;
 
-/// How the output of a load generator is read.
+/// Format of the output of a load generator.
 #[derive(Clone, Debug)]
 pub enum Reader {
     /// Numbers by a pattern with one group; the statistic is computed over all of them.
@@ -67,7 +67,7 @@ impl Reader {
         }
     }
 
-    /// Returns what `text` says of `statistic`; `None` if it is not there.
+    /// Returns the value of `statistic` in `text`; `None` if it is not there.
     pub fn read(&self, text: &str, statistic: Statistic) -> Option<Found> {
         let value = match self {
             Reader::Numbers(pattern) => {

@@ -1,7 +1,7 @@
 //! A prober that sends requests to a server on this machine at a fixed rate, and times the responses.
 //!
-//! A response is timed from when its request was due if the request had to wait for the response before it, and from when it was sent
-//! otherwise: so a slow response delays no request unseen, and a late timer of the prober does not count.
+//! A response is timed from the moment at which its request was sent. If the request had to wait for the previous response, the moment at which it
+//! was due counts instead. So a slow response does not hide the delay of later requests, and a late timer of the prober does not count.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,27 +17,27 @@ const ECHOED: usize = 32;
 /// Most bytes of a response that are read.
 const RESPONSE_MAX: usize = 16 << 20;
 
-/// What is sent to the server, and what counts as the response.
+/// Protocol of the requests, which determines the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// A connection is made and closed.
+    /// A connection is opened and closed.
     Connect,
-    /// Some bytes are sent, and the same bytes come back.
+    /// Some bytes are sent, and the server has to send the same bytes back.
     Echo,
-    /// `PING` is sent by the protocol of Redis, and any line comes back.
+    /// `PING` is sent by the protocol of Redis, and the server has to answer with a line.
     Ping,
-    /// A file is asked for by HTTP/1.1, and comes back whole.
+    /// A file is requested by HTTP/1.1, and the server has to send all of it.
     Http,
 }
 
-/// A server on this machine, and what to ask it.
+/// A server on this machine, and the request to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// What is sent.
+    /// Protocol of the requests.
     pub protocol: Protocol,
     /// Address of the server.
     pub address: SocketAddr,
-    /// Path of the file that is asked for by HTTP.
+    /// Path of the file that is requested by HTTP.
     pub path: String,
 }
 
@@ -61,7 +61,7 @@ impl FromStr for Target {
         let address = address.strip_prefix("localhost:").map_or(address.to_owned(), |port| format!("127.0.0.1:{port}"));
         let address: SocketAddr = address.parse().map_err(|_| hint)?;
         if !address.ip().is_loopback() {
-            return Err(format!("{address} is not on this machine: what the network takes would be measured as well"));
+            return Err(format!("{address} is not on this machine: the time of the network would be measured as well"));
         }
         Ok(Target { protocol, address, path: path.to_owned() })
     }
@@ -136,7 +136,7 @@ fn ask(connection: &mut TcpStream, target: &Target) -> io::Result<()> {
     }
 }
 
-/// Reads until `is_whole` holds of all that was read.
+/// Reads until `is_whole` holds for everything that was read.
 fn read_until(connection: &mut TcpStream, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
     let (mut response, mut bytes) = (Vec::new(), [0; 16 << 10]);
     while !is_whole(&response) {

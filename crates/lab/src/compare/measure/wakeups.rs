@@ -16,12 +16,12 @@ use super::{BATCH, MayGoOn, Measure, Reading, Trouble, sleep};
 /// Most threads that are followed.
 const THREADS_MAX: usize = 1024;
 
-/// What is measured of a job.
+/// Time that is measured of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Time from the wake-up to sleep.
     Response,
-    /// Time for which the thread had the CPU in between.
+    /// Time for which the thread had the CPU between wake-up and sleep.
     Execution,
 }
 

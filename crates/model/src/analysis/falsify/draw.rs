@@ -8,8 +8,8 @@ use crate::taskset::{Holds, Lock, MemoryRule, PartitionSet, Platform, Refills, S
 use crate::units::Bytes;
 
 impl Case {
-    /// Returns the core of a seed. Cores of even seeds are plain. Of every 16 others two are cores of plans, and of one any policy may
-    /// replace.
+    /// Returns the core of a seed. Cores of even seeds are plain. Of every 16 other cores, two are cores of plans, and one allows any replacement
+    /// policy.
     pub fn of(seed: u64, random: &mut fastrand::Rng) -> Case {
         let plain = seed.is_multiple_of(2);
         let planned = if matches!(seed % 32, 5 | 21) { Case::planned(random) } else { None };

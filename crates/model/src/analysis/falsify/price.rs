@@ -1,4 +1,4 @@
-//! What each feature of a core costs: the bounds with it, and the bounds of the same cores as if it were not there.
+//! Prices of the features of a core: the bounds with it, and the bounds of the same cores as if it were not there.
 
 use std::ops::Range;
 
@@ -85,7 +85,7 @@ pub struct Price {
     pub cores: u64,
     /// Number of tasks with a bound within the deadline.
     pub with: u64,
-    /// Number of tasks that would have one without the feature.
+    /// Number of tasks that would have a bound within the deadline without the feature.
     pub without: u64,
     /// Sum of the bounds with the feature as shares of those without it, over tasks that have both.
     pub growth: f64,

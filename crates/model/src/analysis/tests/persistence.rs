@@ -6,7 +6,7 @@ use super::super::schedule::Arrival;
 use super::mutants::{Mutant, Naive};
 use super::*;
 
-/// The count that is left out or weakened.
+/// A term of the bound that the mutant leaves out or weakens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Weakened {
     Nothing,

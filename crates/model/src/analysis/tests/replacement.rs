@@ -1,4 +1,4 @@
-//! What a preemption costs under other policies than LRU: more than the bounds charge, unless tasks share no partition.
+//! Costs of a preemption under other policies than LRU. They exceed what the bounds charge unless the tasks share no partition.
 //!
 //! The cache has two sets of two ways. A partition is a set, and its refill takes two misses. The task uses the first set; the task that preempts
 //! it loads two lines of the first set, too, or of the second.

@@ -1,4 +1,4 @@
-//! Columns: lower bounds of all, exact costs of those that were evaluated, and the best plans made of them.
+//! Lower bounds of all columns, exact costs of the evaluated columns, and the best plans made of these.
 
 use std::collections::HashMap;
 

@@ -17,12 +17,13 @@
 //! [PrzyborowskiWilenski1940] The tail probabilities are averaged over W, and twice the average of p-values is a p-value. [VovkWang2020] This
 //! supposes that as much is withheld after the run as during it.
 //!
-//! *Of a budget*, the jobs of the intervals are compared with the gaps by what they lost, too. A job that met a gap executes for longer by the
-//! length of the gap, and gaps have many lengths; an overrun takes what it takes each time. If gaps account for the jobs, these lost as much as
-//! gaps do that are long enough for an ordinary job to exceed its budget, so they are no more alike than as many of these.
+//! *For a budget*, the jobs of the intervals are also compared with the gaps by the time that they lost. A job that met a gap executes for longer by
+//! the length of the gap, and gaps have many lengths. An overrun of the task's own takes about the same time in each job. If gaps account for the
+//! jobs, the lost times are lengths of gaps that are long enough for an ordinary job to exceed its budget. They are then no more alike than the
+//! lengths of as many such gaps.
 //!
-//! If either is improbable, the jobs are the task's own. Otherwise they are no reason to accuse the task, and none to trust it. Each watch and
-//! each comparison has a part of the probability of a wrong accusation.
+//! If either is improbable, the jobs are the task's own. Otherwise the comparison neither accuses the task nor clears it. Each watch and each
+//! comparison has a part of the probability of a wrong accusation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,15 +38,16 @@ use crate::running::{Limit, Run, TaskOutcome};
 use crate::stats::concentration;
 use crate::units::Ns;
 
-/// Part of the probability of accusing a task wrongly that the number of intervals has, by the watch during the run. It needs less, because with
-/// each further interval the probability falls faster.
+/// Part of the probability of a wrong accusation that the number of intervals has, for the watch during the run. It needs less, because with each
+/// further interval the probability falls faster.
 const PART_DURING: f64 = 0.15;
-/// Part that the number of intervals has by the watch after the run.
+/// Part of this probability that the number of intervals has, for the watch after the run.
 const PART_AFTER: f64 = 0.79;
-/// Part that has what the jobs lost, by each of the two watches.
+/// Part of this probability that the comparison of lost times has, for each of the two watches.
 const PART_ALIKE: f64 = 0.03;
 
-/// Greatest number of gaps whose lengths are compared with what jobs lost. Of more, some at even distances in ascending order stand for all.
+/// Greatest number of gaps whose lengths are compared with the time that jobs lost. If there are more, a selection at even distances in ascending
+/// order stands for all.
 const GAPS_MAX: u64 = 4096;
 
 /// Comparison of the jobs of a task that exceed a limit with the gaps of its CPU.
@@ -53,18 +55,19 @@ const GAPS_MAX: u64 = 4096;
 pub struct GapComparison {
     /// Number of intervals of the run with jobs that would have needed gaps.
     pub intervals: u64,
-    /// Shortest gap that was needed in one of them.
+    /// Shortest gap that was needed in one of these intervals.
     pub needed: Ns,
-    /// Number of gaps of this length or longer that were seen.
+    /// Number of gaps of the length `needed` or longer that were seen.
     pub seen: u64,
     /// Time for which the clock was watched.
     pub watched: Ns,
-    /// Whether it was watched during the run, and not after it.
+    /// Whether the clock was watched during the run, and not after it.
     #[serde(default)]
     pub during: bool,
-    /// Probability of so many intervals if gaps meet jobs as often, per time, as the watching thread: the smallest one for the shortest
-    /// length needed in each octave, times the number of these lengths. Of a budget, or that jobs which meet gaps lose as equal times. Each is
-    /// divided by its part of the probability of a wrong accusation, and the smaller one counts.
+    /// Probability of at least this number of intervals if gaps meet jobs as often, per time, as the watching thread. This is the smallest
+    /// probability for the shortest length needed in each octave, times the number of these lengths. For a budget, also the probability that jobs
+    /// which meet gaps lose times as equal as the observed ones. Each of the two is divided by its part of the probability of a wrong accusation, and
+    /// the smaller one counts.
     pub p: f64,
 }
 
@@ -74,14 +77,14 @@ impl fmt::Display for GapComparison {
         let [needed, watched] = [self.needed, self.watched].map(|time| format::nanoseconds(time.0 as f64));
         let plural = if *intervals == 1 { "" } else { "s" };
         let when = if self.during {
-            "meanwhile its CPU, in the time that the tasks left"
+            "during the run its CPU, in the time that the tasks left"
         } else {
-            "afterwards its CPU, with nothing to do"
+            "after the run its CPU, with nothing to do"
         };
         write!(
             f,
-            "in {intervals} interval{plural} of the run, by {needed} or more; {when}, stood still for as long {seen} times in {watched} without \
-             anybody's report, so this need not be the task's doing (p = {:.2})",
+            "in {intervals} interval{plural} of the run, by {needed} or more; {when}, stood still for as long {seen} times in {watched} \
+             without a report, so the task need not be the cause (p = {:.2})",
             self.p
         )
     }
@@ -139,8 +142,8 @@ impl Run {
 }
 
 impl UnreportedGaps {
-    /// Returns the probability that jobs which met gaps needed as equal gaps as `needed` not to exceed their budget. `spare`: what the budget
-    /// leaves an ordinary job.
+    /// Returns the probability that jobs which met gaps needed as equal gaps as `needed` not to exceed their budget. `spare`: the time by which an
+    /// ordinary job stays below its budget.
     fn alike(&self, needed: &[NeededGap], spare: Ns) -> f64 {
         // A shorter gap would have been missed.
         if spare < self.threshold {
@@ -168,7 +171,8 @@ impl UnreportedGaps {
         })
     }
 
-    /// Returns the number of intervals of the run with jobs that were compared with gaps seen meanwhile, and the probability of so many.
+    /// Returns the number of intervals of the run with jobs that were compared with gaps seen during the run, and the probability of at least this
+    /// number of them.
     ///
     /// `share`: share of all time that the task had. `time`: from the beginning of the watch until the end of the run.
     fn during(&self, needed: &[NeededGap], share: f64, time: Ns) -> (usize, f64) {
@@ -200,8 +204,8 @@ impl UnreportedGaps {
         (needed.clone().count(), smallest_of_octaves(needed.clone().map(|(_, gap)| *gap), improbable))
     }
 
-    /// Returns the probability of so many intervals of a run for `duration` with jobs, by the gaps seen after it. `share`: share of the time
-    /// that the task had.
+    /// Returns the probability of at least the observed number of intervals with jobs in a run for `duration`, by the gaps seen after it. `share`:
+    /// share of the time that the task had.
     fn after(&self, needed: &[NeededGap], share: f64, duration: Ns) -> f64 {
         let [run, watch] = [duration, self.watched].map(|time| self.intervals(time) as f64);
         smallest_of_octaves(needed.iter().map(|needed| needed.gap), |length| {

@@ -9,14 +9,14 @@ const SECOND: Ns = INTERVAL[1];
 const PERIOD: Ns = Ns(10_000_000);
 const EXECUTION: Ns = Ns(1_000_000);
 const BUDGET: Ns = Ns(1_100_000);
-/// Gap that a job needs which executes for 300 us more than others.
+/// Least gap of the CPU that accounts for a job beyond its budget if the job takes 300 us longer than the others.
 const NEEDED: Ns = Ns(200_000);
 
 fn s(seconds: f64) -> Ns {
     Ns((seconds * SECOND.0 as f64) as u64)
 }
 
-/// A run for so many seconds of a task that has its CPU for a tenth of the time. `gaps`: beginning and length of each gap of the CPU.
+/// A run for `seconds` seconds of a task that has its CPU for a tenth of the time. `gaps`: beginning and length of each gap of the CPU.
 fn run_with(seconds: u64, gaps: &[(Ns, Ns)]) -> Run {
     let limits = [5_000_000, 9_000_000].map(Ns);
     let task = Requirement {
@@ -44,7 +44,7 @@ fn overrun(seconds: u64) -> Run {
     run_with(20, &Vec::from_iter((0..seconds).map(|second| (s(second as f64), Ns(300_000)))))
 }
 
-/// A watch for sixty seconds with so many gaps of a length in each of the first seconds.
+/// A watch for sixty seconds. Each of the first seconds has the given number of gaps of the given length.
 fn seen(seconds: u64, gaps: u64, length: Ns) -> Vec<UnreportedGaps> {
     let at = |number: u64| (Ns(SECOND.0 / gaps * number), length);
     vec![UnreportedGaps::new(CpuId(1), s(60.0), Ns(5000)).with(
@@ -58,7 +58,7 @@ fn watch_of(gaps: &[(Ns, Ns)]) -> UnreportedGaps {
     UnreportedGaps::new(CpuId(1), s(60.0), Ns(5000)).with(EXECUTION, SECOND, gaps)
 }
 
-/// What a thread sees from `from` on that has the CPU when the task of [`run_with`] does not: the gaps outside of the jobs.
+/// A watch from `from` on by a thread that has the CPU when the task of [`run_with`] does not: the gaps outside of the jobs.
 fn beside(seconds: u64, from: Ns, gaps: &[(Ns, Ns)]) -> UnreportedGaps {
     let time = s(seconds as f64).0 - from.0;
     let watched = Ns(time / PERIOD.0 * (PERIOD.0 - EXECUTION.0));
@@ -68,7 +68,7 @@ fn beside(seconds: u64, from: Ns, gaps: &[(Ns, Ns)]) -> UnreportedGaps {
     begun.with(EXECUTION, gap_interval_of_run(s(seconds as f64)), &seen)
 }
 
-/// The watch that begins with the first job of `run` beyond its budget.
+/// A watch that begins with the first job of `run` that exceeds its budget.
 fn beside_from_the_first(run: &Run, seconds: u64, gaps: &[(Ns, Ns)]) -> Vec<UnreportedGaps> {
     let first = run.tasks[0].budget_violations.needed.first();
     first.map(|first| beside(seconds, Ns(first.at.0 + EXECUTION.0), gaps)).into_iter().collect()
@@ -234,7 +234,7 @@ fn jobs_that_lose_the_same_each_time_are_not_those_that_met_gaps() {
     assert_eq!(concludes(run_with(20, &met), gaps()), Conclusion::Inconclusive);
     let same = |more: u64| Vec::from_iter((0..6).map(|second| (s(second as f64), Ns(300_000 + more * second))));
     assert_eq!(concludes(run_with(20, &same(3000)), gaps()), Conclusion::Violated);
-    // A host whose gaps are of one length is no reason to accuse anybody.
+    // A host whose gaps are of one length is not a reason to accuse anybody.
     let equal: Vec<(Ns, Ns)> = others.iter().map(|(at, _)| (*at, Ns(300_000))).collect();
     assert_eq!(concludes(run_with(20, &same(0)), vec![watch_of(&equal)]), Conclusion::Inconclusive);
 }
@@ -257,7 +257,8 @@ fn gaps_of_earlier_evidence_are_read_as_one_in_an_interval() {
     assert_eq!(needed, NeededGap { at: Ns(0), gap: NEEDED });
 }
 
-/// Gaps of 60 to 460 us in so many seconds: bursts of 1 to 100, of which so many begin in a second, each within a tenth of a second.
+/// Returns gaps of 60 to 460 us in `seconds` seconds. They come in bursts of 1 to 100 gaps within a tenth of a second. On average `per_second` bursts
+/// begin in a second.
 fn bursts(seconds: u64, per_second: f64, rng: &mut fastrand::Rng) -> Vec<(Ns, Ns)> {
     let mut gaps = Vec::new();
     let mut at = 0.0;
@@ -319,8 +320,8 @@ fn tasks_are_seldom_accused_of_the_gaps_of_a_shared_host() {
     );
 }
 
-/// Whether the jobs of a run for 40 s that its gaps make exceed their budget are improbable by the gaps of a watch for 60 s if all gaps
-/// are independent: each then lies in a job with the share of the time of jobs.
+/// Whether a watch for 60 s makes the budget violations in a run for 40 s improbable if all gaps are independent: each gap then lies in a job with a
+/// probability that is the share of the time of jobs.
 fn is_accused_singly([run, watch]: &[Vec<(Ns, Ns)>; 2]) -> bool {
     let in_jobs = |(at, length): &(Ns, Ns)| (at.0 % PERIOD.0 < EXECUTION.0).then_some(length.0);
     let mut needed: Vec<u64> = run.iter().filter_map(in_jobs).map(|length| length.saturating_sub(100_000)).collect();

@@ -1,4 +1,4 @@
-//! Figures of a run: response times and misses of each task, and what the CPU did until a late job was complete.
+//! Figures of a run: response times and misses of each task, and the activity of a CPU until a late job was complete.
 
 use crate::evidence::figure::{Axis, Chart, Dash, Hue, Line, Track, TrackBar, Tracks, range_of};
 use crate::evidence::format;
@@ -50,7 +50,7 @@ pub fn misses(task: &TaskOutcome, misses: &Misses) -> Chart {
     )
 }
 
-/// Draws who had the CPU from shortly before the release of a job until its completion, with one track per program.
+/// Draws which thread had the CPU from shortly before the release of a job until its completion, with one track per program.
 pub fn timeline(violation: &Violation) -> Tracks {
     let first = violation.timeline.first().map_or(violation.release, |interval| interval.from).min(violation.release);
     let us = |time: Ns| time.0.saturating_sub(first.0) as f64 / 1e3;
@@ -70,6 +70,6 @@ pub fn timeline(violation: &Violation) -> Tracks {
     }
     let span = us(Ns(violation.release.0 + violation.response.0)).max(1e-3);
     let label = format!("µs; released at {}", format::significant(us(violation.release)));
-    let title = format!("What the CPU did until job {} of {} was complete", violation.instance, violation.task);
+    let title = format!("Activity of the CPU until job {} of {} was complete", violation.instance, violation.task);
     Tracks { description: title.clone(), title, label, span, tracks }
 }

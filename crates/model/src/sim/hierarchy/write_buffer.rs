@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 pub(super) struct WriteBuffer {
     /// Number of writes that the buffer holds. With 0 the CPU waits for every write.
     pub(super) entries: usize,
-    /// Time in cycles at which each of these writes is done, ascending.
+    /// Time in cycles at which each write in the buffer is done, ascending.
     pub(super) done_at: VecDeque<u64>,
 }
 

@@ -159,7 +159,7 @@ pub(in crate::taskset) fn wrong(at: Spot, path: impl Into<String>, problem: impl
     ReadError::Field { at, what: Invalid { field: path.into(), problem: problem.into() } }
 }
 
-/// Reads a whole number from 0. The error for another value says what the value is.
+/// Reads a whole number from 0. The error for a value of another kind names the kind.
 pub(in crate::taskset) fn number(spanned: &Spanned, path: &str) -> Result<u64, ReadError> {
     let fail = |problem: String| Err(wrong(spanned.at, path, problem));
     match &spanned.value {

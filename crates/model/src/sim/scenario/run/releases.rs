@@ -48,12 +48,12 @@ impl Scenario {
             };
             if of_the_other || at.is_empty() && every.is_none() {
                 return setting(
-                    format!("when does {} come in?", preemption.by),
+                    format!("nothing says when {} preempts", preemption.by),
                     "give `of` with `at_accesses` or `every_accesses`, or else `at_cycles` or `every_cycles`",
                 );
             }
             if every == Some(0) {
-                return setting(format!("{} comes in every 0", preemption.by), "give at least 1");
+                return setting(format!("{} preempts every 0", preemption.by), "give at least 1");
             }
             if of.is_some_and(|of| of == by || self.tasks[of].cpu != self.tasks[by].cpu) {
                 return setting(
