@@ -18,7 +18,7 @@ demo: toolchain
 
 # All tests; then what was ignored, why, and the command that installs what is missing.
 test: toolchain python
-	$(PYTHON) scripts/tests.py "$(CARGO) test --workspace --locked --no-fail-fast" "$(MAKE) test-python"
+	$(PYTHON) scripts/tests.py $(CARGO) "$(MAKE) test-python"
 
 # What can be said without hardware, without root and without a release build, in two minutes once the dependencies are built.
 check: toolchain python

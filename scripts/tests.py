@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Runs the tests. Lists at the end the failed tests, the ignored tests with reasons, and the command that installs missing programs.
+"""Runs all tests, and lists at the end what failed, what was ignored, why, and the one command that installs what is missing.
 
-    scripts/tests.py COMMAND...     each argument is a command line of a shell; all of them run at the same time
-    scripts/tests.py --packages     prints the Debian packages of the programs that the tests look for and do not find
+    scripts/tests.py CARGO [COMMAND...]    builds the tests of the workspace; runs them and the command lines, two at a time
+    scripts/tests.py --packages            prints the Debian packages of the programs that the tests look for and do not find
 
-What the first command prints is passed on as it comes, what the others print after that. Exit code: that of the first command, in the
-order given, that failed, else 0.
+The output of a test program is printed when it has ended. Exit code: 0 if all succeeded, else 1.
 """
 
-import contextlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 # Programs that the tests look for, and the Debian packages that hold them.
 PROGRAMS = {
@@ -41,6 +41,22 @@ PROGRAMS = {
     "x264": "x264",
 }
 
+# The test programs that take long. They are begun first, so that both CPUs are busy until the end. ALONE takes CPUs away from all others.
+ALONE = "cli: tests/run/main.rs"
+LONGEST = [
+    "make test-python",
+    "model: src/lib.rs",
+    "lab: src/lib.rs",
+    "cli: tests/hardware/main.rs",
+    "cli: tests/recolor/main.rs",
+    "cli: tests/pmu/main.rs",
+    "cli: tests/compare.rs",
+    "cli: tests/programs.rs",
+    "cli: tests/serve.rs",
+    "host: tests/hardware/main.rs",
+    "cli: tests/progress.rs",
+]
+
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # `test NAME ... ignored (REASON)`; what a test prints comes between its name and its outcome.
 TEST = re.compile(r"test (?:\[.*\] )?(\S+(?: - \S.*)?)\s+\.\.\. ?(.*)")
@@ -49,7 +65,6 @@ IGNORED = re.compile(r"ignored(?:, (.*)| \((.*)\))?$")
 SKIPPED = re.compile(r"SKIPPED \[\d+\] ([^:]+(?::\d+)?): (.*)")
 # A line of a benchmark that runs in the size of tests.
 NOT_MEASURED = re.compile(r"((?:[\w ]+: )?)not measured: (.*)")
-RUNNING = re.compile(r"\s*Running (\S+)")
 # The message of a failing test: the place of the panic, and the lines after that.
 PANICKED = re.compile(r"panicked at |^E  ")
 SAID_LINES, SAID_COLUMNS = 4, 400
@@ -71,9 +86,7 @@ class Read:
         if self.said_left:
             self.said_left -= 1
             self.panicked.append(line[:SAID_COLUMNS])
-        if match := RUNNING.match(line):
-            self.program = match[1]
-        elif match := SKIPPED.match(line):
+        if match := SKIPPED.match(line):
             self.found.append((match[1], match[2]))
         elif match := NOT_MEASURED.match(line):
             self.found.append((self.program, f"{match[1]}not measured: {match[2]}"))
@@ -88,36 +101,66 @@ def missing_packages():
     return sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
 
 
-def start(command, output):
-    return subprocess.Popen(command, shell=True, stdout=output, stderr=subprocess.STDOUT)
+class Program:
+    """A test program, or a command line that tests as well."""
+
+    def __init__(self, name, command, folder=None):
+        self.name, self.command, self.folder = name, command, folder
+
+    def run(self):
+        begin = time.monotonic()
+        print(f"begins: {self.name}", file=sys.stderr, flush=True)
+        done = subprocess.run(self.command, cwd=self.folder, shell=isinstance(self.command, str), stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
+        return self, done, time.monotonic() - begin
 
 
-def pass_on(output, seen):
-    """Prints what a command prints to the file descriptor `output`, until its end."""
-    line = b""
-    # A test's name is there while it runs, and its outcome is on the same line.
-    while piece := os.read(output, 1 << 16):
-        sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
-        *lines, line = (line + piece).split(b"\n")
-        for whole in lines:
-            seen.read(whole.decode(errors="replace"))
-    seen.read(line.decode(errors="replace"))
+def build(cargo):
+    """Builds all tests, and returns the programs in the order in which Cargo runs them."""
+    command = [cargo, "test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"]
+    built = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if built.returncode:
+        sys.exit(built.returncode)
+    programs = []
+    for message in map(json.loads, built.stdout.splitlines()):
+        if message.get("executable") and message["profile"]["test"]:
+            folder = os.path.dirname(message["manifest_path"])
+            name = f"{os.path.basename(folder)}: {os.path.relpath(message['target']['src_path'], folder)}"
+            programs.append(Program(name, [message["executable"]], folder))
+    return programs + [Program("examples in the documentation", [cargo, "test", "--workspace", "--locked", "--doc", "--no-fail-fast"])]
 
 
-def run(commands, seen):
-    """Runs command lines at the same time, passes on what they print one after the other, and returns their exit codes."""
-    first, *others = commands
-    with contextlib.ExitStack() as files:
-        kept = [files.enter_context(tempfile.TemporaryFile()) for _ in others]
-        processes = [start(first, subprocess.PIPE)] + [start(*other) for other in zip(others, kept)]
-        pass_on(processes[0].stdout.fileno(), seen)
-        codes = [processes[0].wait()]
-        for process, output in zip(processes[1:], kept):
-            codes.append(process.wait())
-            output.seek(0)
-            pass_on(output.fileno(), seen)
-        return codes
+def phases(programs):
+    """Returns two lists of programs, each in the order in which they begin. The second is run when the first has ended.
+
+    Programs of the second list use the machine: they choose CPUs, move pages and change settings. Programs of the first list do not, except ALONE,
+    which takes CPUs away from all other programs, so that those of the second list must not run beside it.
+    """
+    def uses(program):
+        return program.name.startswith(("cli: tests/", "host: tests/hardware", "host: benches/"))
+
+    def place(program):
+        return LONGEST.index(program.name) if program.name in LONGEST else len(LONGEST)
+
+    alone = [program for program in programs if program.name == ALONE]
+    first = [program for program in programs if not uses(program)]
+    second = [program for program in programs if uses(program) and program.name != ALONE]
+    return [alone + sorted(first, key=place), sorted(second, key=place)]
+
+
+def run(programs, seen):
+    """Runs programs, two at a time, prints what each printed, and returns the names of those that failed."""
+    failed = []
+    with ThreadPoolExecutor(2) as pool:
+        for program, done, seconds in pool.map(Program.run, programs):
+            sys.stdout.buffer.write(f"\n     Running {program.name} ({seconds:.1f} s)\n".encode() + done.stdout)
+            sys.stdout.buffer.flush()
+            seen.program = program.name
+            for line in done.stdout.decode(errors="replace").splitlines():
+                seen.read(line)
+            if done.returncode:
+                failed.append(f"{program.name}: exit code {done.returncode}")
+    return failed
 
 
 def main():
@@ -127,16 +170,20 @@ def main():
     if not sys.argv[1:] or sys.argv[1].startswith("-"):
         print(__doc__.strip(), file=sys.stderr)
         return 0 if sys.argv[1:] in (["--help"], ["-h"]) else 2
+    cargo, *commands = sys.argv[1:]
     seen = Read()
-    codes = run(sys.argv[1:], seen)
-    if any(codes):
-        print("\nPanics (including those that tests expect):", *seen.panicked, sep="\n  ")
+    failed = []
+    for phase in phases(build(cargo) + [Program(command, command) for command in commands]):
+        failed += run(phase, seen)
+    if failed:
+        print("\nWhat panicked (tests that expect a panic are among it):", *seen.panicked, sep="\n  ")
+        print("\nFailed:", *failed, sep="\n  ")
     print(f"\nIgnored tests: {len(seen.found) or 'none'}")
     for name, reason in seen.found:
         print(f"  {name}: {reason}")
     if packages := missing_packages():
         print(f"Programs that tests need are missing. Install them with: apt-get install -y {' '.join(packages)}")
-    return next((code if code > 0 else 1 for code in codes if code), 0)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

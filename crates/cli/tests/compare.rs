@@ -399,7 +399,7 @@ fn refused(fixture: &Fixture) -> Outcome {
         (vec!["--victim", &pid, "--measure", "lines:took ([0-9]+)"], "its lines cannot be read"),
         (vec!["--victim", "/no/such/program", "--measure", "wakeups"], "cannot be started"),
         (vec!["--victim", "true", "--measure", "lines:([0-9])"], "ended before anything was measured"),
-        (vec!["--victim", &pid, "--measure", "command:cat"], "how to read what `cat` prints is not known"),
+        (vec!["--victim", &pid, "--measure", "command:cat"], "the output format of `cat` is not known"),
         (vec!["--victim", &pid, "--measure", "command:pgbench x"], "prints no median"),
         (vec!["--victim", &pid, "--measure", "socket:ping:192.0.2.1:6379"], "not on this machine"),
         (vec!["--victim", &pid, "--measure", "marks"], "give its command line"),

@@ -367,8 +367,8 @@ fn analyze_gives_tasks_that_share_no_bound_if_any_policy_may_replace() {
         result["tasks"].as_array().unwrap().iter().map(|task| task["response_ns"].is_u64()).collect();
     assert_eq!(responses, [true, false, false]);
     let text = String::from_utf8(analyzed(&[1, 2], &any).stdout).unwrap();
-    assert!(text.contains("no bound for b, c and what they delay: they share partitions"), "{text}");
-    assert!(text.contains("would mend it: 3 partitions for the core, allocated anew"), "{text}");
+    assert!(text.contains("no bound for b, c and the tasks that they delay: they share partitions"), "{text}");
+    assert!(text.contains("would repair it: 3 partitions for the core, allocated anew"), "{text}");
     assert_eq!(analyzed(&[2], &any).status.code(), Some(0));
 
     // By the same measurement bounds that assume LRU are inconclusive, where they charge refills.

@@ -102,7 +102,7 @@ fn nobody_is_refused(fixture: &Fixture, pid: u32) {
 fn protected_programs(fixture: &Fixture) -> Vec<String> {
     let mut untried = Vec::new();
     for (mode, what) in [
-        ("seccomp", "is not allowed the system call `restart_syscall`"),
+        ("seccomp", "may not make the system call `restart_syscall`"),
         ("strict", "the filter cannot be read"),
         ("traced", "is traced by process"),
     ] {

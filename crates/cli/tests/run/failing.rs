@@ -72,7 +72,7 @@ pub fn full_disk(fixture: &Fixture) -> Outcome {
     let jobs = jobs.unwrap();
     assert!(jobs.ends_with('\n') && jobs.lines().count() > 100, "{}", jobs.lines().count());
     assert!(jobs.lines().all(|line| line.split(',').count() == JobRecord::CSV_HEADER.split(',').count()));
-    assert!(stderr.contains(&format!("the {} before stay readable", jobs.lines().count() - 1)), "{stderr}");
+    assert!(stderr.contains(&format!("the {} jobs before stay readable", jobs.lines().count() - 1)), "{stderr}");
     assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())
 }

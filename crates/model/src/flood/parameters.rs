@@ -83,7 +83,7 @@ mod tests {
             (32, 1024, Source::Measured)
         );
         assert!(
-            larger.to_string().contains("L2: 32 ways, measured: sysfs says 512 KiB in 8 ways, and loads felt 2 MiB"),
+            larger.to_string().contains("L2: 32 ways, measured: sysfs says 512 KiB in 8 ways, and loads showed 2 MiB"),
             "{larger}"
         );
     }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn what_agrees_or_is_smaller_is_left_as_it_is_said() {
         for (felt, words) in
-            [(Some(430), "agrees"), (Some(900), "agrees"), (Some(200), "felt 200 KiB only"), (None, "not measured")]
+            [(Some(430), "agrees"), (Some(900), "agrees"), (Some(200), "showed 200 KiB only"), (None, "not measured")]
         {
             let same = parameters(felt);
             assert_eq!((same.geometry(), same.source()), (same.declared, Source::Sysfs));

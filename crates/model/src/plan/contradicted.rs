@@ -154,7 +154,7 @@ mod tests {
         let (any, text) = analyzed(Replacement::Any, failed);
         assert!(!any.schedulable && any.contradicted.is_none());
         assert_eq!(any.without_bound, ["a", "c"]);
-        assert!(text.contains("no bound for a, c and what they delay: they share partitions"), "{text}");
+        assert!(text.contains("no bound for a, c and the tasks that they delay: they share partitions"), "{text}");
         let (lru, text) = analyzed(Replacement::Lru, failed);
         assert!(lru.schedulable && lru.without_bound.is_empty());
         assert_eq!(lru.contradicted.unwrap().tasks, ["a", "c"]);

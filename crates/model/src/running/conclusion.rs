@@ -573,7 +573,7 @@ mod tests {
         assert_eq!(conclusion, Conclusion::Inconclusive);
         assert_eq!(
             reasons,
-            "control: 11 of its 1000 pages lay outside its colors, 1.1 % where at most 1 % may, as bounds take no account of them: 11 as \
+            "control: 11 of its 1000 pages lay outside its colors, 1.1 % where at most 1 % are allowed, because bounds take no account of them: 11 as \
              /dev/shm/x is shared memory"
         );
     }

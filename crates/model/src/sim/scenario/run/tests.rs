@@ -241,7 +241,7 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
         (format!("cpus = 1\n{}", task(&format!("{walk}\ncpu = 1"))), "there is no CPU 1"),
         (format!("{}\n[[task]]\nname = 'a'", task(walk)), "two of this name"),
         (format!("{}\n[[preemption]]\nby = 'b'\nat_cycles = [1]", task(walk)), "task `b`"),
-        (format!("{}\n[[preemption]]\nby = 'a'", task(walk)), "when does a come in"),
+        (format!("{}\n[[preemption]]\nby = 'a'", task(walk)), "nothing says when a preempts"),
         (format!("{}\n[[preemption]]\nby = 'a'\nevery_cycles = 0", task(walk)), "every 0"),
         (format!("{}\n[[preemption]]\nby = 'a'\nof = 'a'\nat_accesses = [1]", task(walk)), "cannot preempt"),
         (
