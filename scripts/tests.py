@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -110,9 +111,11 @@ class Program:
     def run(self):
         begin = time.monotonic()
         print(f"begins: {self.name}", file=sys.stderr, flush=True)
-        done = subprocess.run(self.command, cwd=self.folder, shell=isinstance(self.command, str), stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, check=False)
-        return self, done, time.monotonic() - begin
+        # A file and not a pipe, whose end comes only when every process that a test has left behind has ended.
+        with tempfile.TemporaryFile() as output:
+            done = subprocess.run(self.command, cwd=self.folder, shell=isinstance(self.command, str), stdout=output, stderr=output, check=False)
+            output.seek(0)
+            return self, done.returncode, output.read(), time.monotonic() - begin
 
 
 def build(cargo):
@@ -152,14 +155,14 @@ def run(programs, seen):
     """Runs programs, two at a time, prints what each printed, and returns the names of those that failed."""
     failed = []
     with ThreadPoolExecutor(2) as pool:
-        for program, done, seconds in pool.map(Program.run, programs):
-            sys.stdout.buffer.write(f"\n     Running {program.name} ({seconds:.1f} s)\n".encode() + done.stdout)
+        for program, code, output, seconds in pool.map(Program.run, programs):
+            sys.stdout.buffer.write(f"\n     Running {program.name} ({seconds:.1f} s)\n".encode() + output)
             sys.stdout.buffer.flush()
             seen.program = program.name
-            for line in done.stdout.decode(errors="replace").splitlines():
+            for line in output.decode(errors="replace").splitlines():
                 seen.read(line)
-            if done.returncode:
-                failed.append(f"{program.name}: exit code {done.returncode}")
+            if code:
+                failed.append(f"{program.name}: exit code {code}")
     return failed
 
 
