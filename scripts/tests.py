@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs all tests, and lists at the end what failed, what was ignored, why, and the one command that installs what is missing.
 
-    scripts/tests.py CARGO [COMMAND...]    builds the tests of the workspace; runs them and the command lines, two at a time
+    scripts/tests.py CARGO [COMMAND...]    builds the tests of the workspace; runs them and the command lines, several at a time
     scripts/tests.py --packages            prints the Debian packages of the programs that the tests look for and do not find
 
 The output of a test program is printed when it has ended. Exit code: 0 if all succeeded, else 1.
@@ -42,7 +42,10 @@ PROGRAMS = {
     "x264": "x264",
 }
 
-# The test programs that take long. They are begun first, so that both CPUs are busy until the end. ALONE takes CPUs away from all others.
+# Programs at a time. Most of them wait most of the time, so that three keep two CPUs busy.
+WORKERS = 3
+
+# The test programs that take long. They are begun first, so that no CPU is idle at the end. ALONE takes CPUs away from all others.
 ALONE = "cli: tests/run/main.rs"
 LONGEST = [
     "make test-python",
@@ -152,9 +155,9 @@ def phases(programs):
 
 
 def run(programs, seen):
-    """Runs programs, two at a time, prints what each printed, and returns the names of those that failed."""
+    """Runs programs, several at a time, prints what each printed, and returns the names of those that failed."""
     failed = []
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(WORKERS) as pool:
         for program, code, output, seconds in pool.map(Program.run, programs):
             sys.stdout.buffer.write(f"\n     Running {program.name} ({seconds:.1f} s)\n".encode() + output)
             sys.stdout.buffer.flush()

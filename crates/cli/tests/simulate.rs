@@ -129,7 +129,12 @@ fn malformed_traces_are_refused_by_file_and_line() {
     bad("a.u64", b"1234567812345", "u64", ": byte 13: the trace ends 5 bytes into an address");
     bad("a.iso", b"isotrace\x02", "iso", ": byte 9: this is not a trace");
     bad("b.iso", b"isotrace\x01\x05\0\0\0", "iso", ": byte 13: the trace is truncated");
-    bad("c.iso", b"isotrace\x01\xff\xff\xff\xff\xff\xff\xff\xff", "iso", ": byte 17: a block cannot have 4294967295 accesses");
+    bad(
+        "c.iso",
+        b"isotrace\x01\xff\xff\xff\xff\xff\xff\xff\xff",
+        "iso",
+        ": byte 17: a block cannot have 4294967295 accesses",
+    );
     refused(&[&LEVEL[..], &["--trace", "-"]].concat(), b"x", "-:1: unknown label");
     let none = folder.path().join("none.din");
     refused(&[&LEVEL[..], &["--trace", none.to_str().unwrap()]].concat(), b"", "none.din");

@@ -58,7 +58,7 @@ pub fn bench_interference() -> Outcome {
     // together.
     std::fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
     let root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
-    let mut command = isochrome(&["lab", "interference", "--blocks", "1", "--warm-up", "200ms", "--json", "-o"]);
+    let mut command = isochrome(&["lab", "interference", "--blocks", "1", "--warm-up", "100ms", "--json", "-o"]);
     command.arg(&evidence);
     for program in ["isochrome job --jobs 150000 filter 8192", "isochrome job --jobs 21500 write 1024"] {
         command.arg("--program").arg(program);
