@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::{Charges, CoreTask};
 use crate::taskset::{PARTITIONS_MAX, PartitionSet};
 
-/// One job to play.
+/// A job of the schedule to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Index of the job's task on the core.
