@@ -175,7 +175,9 @@ fn placed(fixture: &Fixture) -> Outcome {
     // A program that holds colors by itself is left to its `exec`, and what has the rest keeps off them.
     let report = fixture.path("own.json");
     let mut own = fixture.isochrome("exec", "8-9");
-    let own = Running(own.arg("-o").arg(&report).args(["sleep", "60"]).stderr(Stdio::null()).spawn().unwrap());
+    // `cat` ends when its input does, also if its `exec` is killed.
+    own.arg("-o").arg(&report).arg("cat").stdin(Stdio::piped()).stderr(Stdio::null());
+    let own = Running(own.spawn().unwrap());
     wait_until(fixture, "the batch program keeps off the colors of another", || share(batch.pid(), 8..10) == 0.0);
     assert!(share(batch.pid(), 4..16) >= 0.99);
     drop(own);
@@ -456,7 +458,7 @@ fn partitioned(fixture: &Fixture) -> Outcome {
     write_policy(fixture, &rest);
     assert!(policy(fixture, &["reload"]).status.success());
     let mut other = fixture.isochrome("exec", "4-5");
-    let _other = Running(other.args(["sleep", "60"]).stderr(Stdio::null()).spawn().unwrap());
+    let _other = Running(other.arg("cat").stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     wait_until(fixture, "the member keeps off the colors of another", || share(member.pid(), 4..6) == 0.0);
     let unsteady = place(member.pid(), start, end, Some("0")).unwrap_err();
     assert!(unsteady.contains("its colors change"), "{unsteady}");

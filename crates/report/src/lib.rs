@@ -101,8 +101,10 @@ fn verdict(evidence: &Evidence) -> Markup {
     }
 }
 
-/// Renders text in which code and names of programs stand between backticks. Text with an odd number of backticks is left as it is.
+/// Renders text in which code and names of programs stand between backticks. Text with an odd number of backticks is left as it is. A line does
+/// not end between a number and its percent sign.
 fn sentence(text: &str) -> Markup {
+    let text = text.replace(" %", "\u{a0}%");
     let parts: Vec<&str> = text.split('`').collect();
     if parts.len().is_multiple_of(2) {
         return html! { (text) };
