@@ -20,7 +20,7 @@ pub fn exec_is_transparent(fixture: &Fixture) -> Outcome {
     let output = exec("echo out; echo err >&2; sleep 0.5; exit 7").output().unwrap();
     assert_eq!((output.status.code(), &*output.stdout), (Some(7), &b"out\n"[..]));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(message.starts_with("err\n") && message.contains("sweeps"), "{message}");
+    assert!(message.starts_with("err\n") && message.contains("sweep"), "{message}");
     let mut child = exec("read line; echo \"$line\"").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(400));
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through\n").unwrap();
