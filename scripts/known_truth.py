@@ -46,7 +46,7 @@ class Walks:
     def __init__(self, command):
         self.victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.seen = []
-        self.reader = threading.Thread(target=self.read)
+        self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
 
     def read(self):
@@ -61,10 +61,11 @@ class Walks:
 
 
 def spread(arguments, program):
-    """Spreads the pages of a running program evenly over all colors."""
-    done = subprocess.run([arguments.tool, "recolor", str(program.pid), "--colors", "all", "--spread"], capture_output=True, text=True)
+    """Spreads the pages of a running program evenly over all colors, which all programs of the group share."""
+    command = [arguments.tool, "recolor", str(program.pid), "--colors", "all", "--spread", "--group", "known-truth"]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(done.stderr)
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
 
 
 def lost_us(arguments, kib, period_us, rng):
