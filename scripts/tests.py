@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs all tests, and lists at the end what failed, what was ignored, why, and the one command that installs what is missing.
 
-    scripts/tests.py CARGO [COMMAND...]    builds the tests of the workspace; runs them and the command lines, several at a time
+    scripts/tests.py CARGO [COMMAND...]    builds the tests of the workspace; runs those that use the machine one at a
+                                           time, and beside them the command lines and the other tests
     scripts/tests.py --packages            prints the Debian packages of the programs that the tests look for and do not find
 
 The output of a test program is printed when it has ended. Exit code: 0 if all succeeded, else 1.
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -41,25 +43,6 @@ PROGRAMS = {
     "valgrind": "valgrind",
     "x264": "x264",
 }
-
-# Programs at a time. Most of them wait most of the time, so that three keep two CPUs busy.
-WORKERS = 3
-
-# The test programs that take long. They are begun first, so that no CPU is idle at the end. ALONE takes CPUs away from all others.
-ALONE = "cli: tests/run/main.rs"
-LONGEST = [
-    "make test-python",
-    "model: src/lib.rs",
-    "lab: src/lib.rs",
-    "cli: tests/hardware/main.rs",
-    "cli: tests/recolor/main.rs",
-    "cli: tests/pmu/main.rs",
-    "cli: tests/compare.rs",
-    "cli: tests/programs.rs",
-    "cli: tests/serve.rs",
-    "host: tests/hardware/main.rs",
-    "cli: tests/progress.rs",
-]
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # `test NAME ... ignored (REASON)`; what a test prints comes between its name and its outcome.
@@ -118,7 +101,7 @@ class Program:
         with tempfile.TemporaryFile() as output:
             done = subprocess.run(self.command, cwd=self.folder, shell=isinstance(self.command, str), stdout=output, stderr=output, check=False)
             output.seek(0)
-            return self, done.returncode, output.read(), time.monotonic() - begin
+            return done.returncode, output.read(), time.monotonic() - begin
 
 
 def build(cargo):
@@ -136,36 +119,30 @@ def build(cargo):
     return programs + [Program("examples in the documentation", [cargo, "test", "--workspace", "--locked", "--doc", "--no-fail-fast"])]
 
 
-def phases(programs):
-    """Returns two lists of programs, each in the order in which they begin. The second is run when the first has ended.
+def lanes(programs):
+    """Returns the programs that use the machine, and the others.
 
-    Programs of the second list use the machine: they choose CPUs, move pages and change settings. Programs of the first list do not, except ALONE,
-    which takes CPUs away from all other programs, so that those of the second list must not run beside it.
+    Programs that use the machine choose CPUs, take them away from others, move pages and change settings, so that they disturb each other.
     """
     def uses(program):
         return program.name.startswith(("cli: tests/", "host: tests/hardware", "host: benches/"))
 
-    def place(program):
-        return LONGEST.index(program.name) if program.name in LONGEST else len(LONGEST)
-
-    alone = [program for program in programs if program.name == ALONE]
-    first = [program for program in programs if not uses(program)]
-    second = [program for program in programs if uses(program) and program.name != ALONE]
-    return [alone + sorted(first, key=place), sorted(second, key=place)]
+    return [program for program in programs if uses(program)], [program for program in programs if not uses(program)]
 
 
-def run(programs, seen):
-    """Runs programs, several at a time, prints what each printed, and returns the names of those that failed."""
+def run(programs, seen, printing):
+    """Runs programs one after the other, prints the output of each, and returns the names of those that failed."""
     failed = []
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for program, code, output, seconds in pool.map(Program.run, programs):
+    for program in programs:
+        code, output, seconds = program.run()
+        with printing:
             sys.stdout.buffer.write(f"\n     Running {program.name} ({seconds:.1f} s)\n".encode() + output)
             sys.stdout.buffer.flush()
             seen.program = program.name
             for line in output.decode(errors="replace").splitlines():
                 seen.read(line)
-            if code:
-                failed.append(f"{program.name}: exit code {code}")
+        if code:
+            failed.append(f"{program.name}: exit code {code}")
     return failed
 
 
@@ -177,10 +154,10 @@ def main():
         print(__doc__.strip(), file=sys.stderr)
         return 0 if sys.argv[1:] in (["--help"], ["-h"]) else 2
     cargo, *commands = sys.argv[1:]
-    seen = Read()
-    failed = []
-    for phase in phases(build(cargo) + [Program(command, command) for command in commands]):
-        failed += run(phase, seen)
+    seen, printing = Read(), threading.Lock()
+    programs = [Program(command, command) for command in commands] + build(cargo)
+    with ThreadPoolExecutor() as pool:
+        failed = sum(pool.map(lambda lane: run(lane, seen, printing), lanes(programs)), [])
     if failed:
         print("\nWhat panicked (tests that expect a panic are among it):", *seen.panicked, sep="\n  ")
         print("\nFailed:", *failed, sep="\n  ")
