@@ -105,7 +105,7 @@ class Program:
 
 
 def build(cargo):
-    """Builds all tests, and returns the programs in the order in which Cargo runs them."""
+    """Builds all tests, and returns the programs by name, as Cargo runs them."""
     command = [cargo, "test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"]
     built = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if built.returncode:
@@ -116,6 +116,7 @@ def build(cargo):
             folder = os.path.dirname(message["manifest_path"])
             name = f"{os.path.basename(folder)}: {os.path.relpath(message['target']['src_path'], folder)}"
             programs.append(Program(name, [message["executable"]], folder))
+    programs.sort(key=lambda program: program.name)
     return programs + [Program("examples in the documentation", [cargo, "test", "--workspace", "--locked", "--doc", "--no-fail-fast"])]
 
 
