@@ -359,7 +359,7 @@ def is_here(need):
 
 
 def python_with(statement):
-    """Returns a Python that can run `statement`; None if there is none."""
+    """Returns a Python that can run `statement`; None if no Python here can."""
     for python in (sys.executable, "/usr/bin/python3"):
         if Path(python).exists() and subprocess.run([python, "-c", statement], capture_output=True).returncode == 0:
             return python

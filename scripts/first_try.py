@@ -71,7 +71,7 @@ class NoWriter(Failure):
 
 
 def read_json(path):
-    """The object in the file `path`; None if there is none yet."""
+    """The object in the file `path`; None if it does not exist yet."""
     try:
         return json.loads(pathlib.Path(path).read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -46,7 +46,7 @@ class Walks:
     def __init__(self, command):
         self.victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.seen = []
-        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader = threading.Thread(target=self.read)
         self.reader.start()
 
     def read(self):
@@ -73,23 +73,25 @@ def lost_us(arguments, kib, period_us, rng):
     on_cpu = ["taskset", "-c", arguments.cpu, arguments.tool, "job"]
     neighbors = [subprocess.Popen([*on_cpu, *what, "--every", "0s"], stdout=subprocess.DEVNULL) for what in (WRITER, SMALL)]
     walks = Walks([*on_cpu, "walk", str(kib), "--every", f"{period_us}us"])
-    time.sleep(0.5)
-    for program in (*neighbors, walks.victim):
-        spread(arguments, program)
-    for neighbor in neighbors:
-        neighbor.send_signal(signal.SIGSTOP)
     phases = []
-    for _ in range(arguments.turns):
-        for kind in rng.sample((0, 1), 2):
-            neighbors[kind].send_signal(signal.SIGCONT)
-            begin = time.monotonic()
-            time.sleep(0.5)
-            phases.append((begin + 0.1, time.monotonic(), kind))
-            neighbors[kind].send_signal(signal.SIGSTOP)
-    seen = walks.end()
-    for neighbor in neighbors:
-        neighbor.kill()
-        neighbor.wait()
+    try:
+        time.sleep(0.5)
+        for program in (*neighbors, walks.victim):
+            spread(arguments, program)
+        for neighbor in neighbors:
+            neighbor.send_signal(signal.SIGSTOP)
+        for _ in range(arguments.turns):
+            for kind in rng.sample((0, 1), 2):
+                neighbors[kind].send_signal(signal.SIGCONT)
+                begin = time.monotonic()
+                time.sleep(0.5)
+                phases.append((begin + 0.1, time.monotonic(), kind))
+                neighbors[kind].send_signal(signal.SIGSTOP)
+    finally:
+        seen = walks.end()
+        for neighbor in neighbors:
+            neighbor.kill()
+            neighbor.wait()
     beside = [[took for begin, end, of in phases if of == kind for when, took in seen if begin < when < end] for kind in (0, 1)]
     return statistics.median(beside[0]) - statistics.median(beside[1])
 

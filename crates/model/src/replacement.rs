@@ -119,7 +119,7 @@ pub struct Contradicted {
 }
 
 impl Contradicted {
-    /// Returns the contradiction between `test` and bounds that charge refills to `tasks`; `None` if there is none.
+    /// Returns the contradiction between `test` and bounds that charge refills to `tasks`; `None` if nothing contradicts them.
     ///
     /// `replacement`: the assumption of the bounds.
     pub fn of(replacement: Replacement, tasks: Vec<String>, test: Option<ReplacementTest>) -> Option<Self> {
