@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 
 # Programs that the tests look for, and the Debian packages that hold them.
@@ -91,17 +92,29 @@ def missing_packages():
 class Program:
     """A test program, or a command line that tests as well."""
 
-    def __init__(self, name, command, folder=None):
-        self.name, self.command, self.folder = name, command, folder
+    def __init__(self, name, command, folder=None, uses_machine=False):
+        self.name, self.command, self.folder, self.uses_machine = name, command, folder, uses_machine
 
-    def run(self):
+    def run(self, niceness):
         begin = time.monotonic()
         print(f"begins: {self.name}", file=sys.stderr, flush=True)
         # A file and not a pipe, whose end comes only when every process that a test has left behind has ended.
         with tempfile.TemporaryFile() as output:
-            done = subprocess.run(self.command, cwd=self.folder, shell=isinstance(self.command, str), stdout=output, stderr=output, check=False)
+            command = self.command if isinstance(self.command, list) else ["sh", "-c", self.command]
+            done = subprocess.run(["nice", "-n", str(niceness), *command], cwd=self.folder, stdout=output, stderr=output, check=False)
             output.seek(0)
             return done.returncode, output.read(), time.monotonic() - begin
+
+
+def uses_machine(message):
+    """Returns whether a program chooses CPUs, takes them away from others, moves pages or changes settings.
+
+    Such programs may find that a machine cannot run a test, and say so by a harness of their own.
+    """
+    with open(message["manifest_path"], "rb") as manifest:
+        package = tomllib.load(manifest)
+    own_harness = [target["name"] for kind in ("test", "bench") for target in package.get(kind, []) if not target.get("harness", True)]
+    return package["package"]["name"] in ("isochrome-cli", "isochrome-host") and message["target"]["name"] in own_harness
 
 
 def build(cargo):
@@ -115,27 +128,16 @@ def build(cargo):
         if message.get("executable") and message["profile"]["test"]:
             folder = os.path.dirname(message["manifest_path"])
             name = f"{os.path.basename(folder)}: {os.path.relpath(message['target']['src_path'], folder)}"
-            programs.append(Program(name, [message["executable"]], folder))
+            programs.append(Program(name, [message["executable"]], folder, uses_machine(message)))
     programs.sort(key=lambda program: program.name)
     return programs + [Program("examples in the documentation", [cargo, "test", "--workspace", "--locked", "--doc", "--no-fail-fast"])]
 
 
-def lanes(programs):
-    """Returns the programs that use the machine, and the others.
-
-    Programs that use the machine choose CPUs, take them away from others, move pages and change settings, so that they disturb each other.
-    """
-    def uses(program):
-        return program.name.startswith(("cli: tests/", "host: tests/hardware", "host: benches/"))
-
-    return [program for program in programs if uses(program)], [program for program in programs if not uses(program)]
-
-
-def run(programs, seen, printing):
+def run(programs, niceness, seen, printing):
     """Runs programs one after the other, prints the output of each, and returns the names of those that failed."""
     failed = []
     for program in programs:
-        code, output, seconds = program.run()
+        code, output, seconds = program.run(niceness)
         with printing:
             sys.stdout.buffer.write(f"\n     Running {program.name} ({seconds:.1f} s)\n".encode() + output)
             sys.stdout.buffer.flush()
@@ -158,7 +160,9 @@ def main():
     seen, printing = Read(), threading.Lock()
     programs = [Program(command, command) for command in commands] + build(cargo)
     with ThreadPoolExecutor() as pool:
-        failed = sum(pool.map(lambda lane: run(lane, seen, printing), lanes(programs)), [])
+        # Programs that use the machine disturb each other, so they run one at a time. The others leave them the CPUs that they want.
+        lanes = [[program for program in programs if program.uses_machine == uses] for uses in (True, False)]
+        failed = sum(pool.map(lambda lane, niceness: run(lane, niceness, seen, printing), lanes, (0, 10)), [])
     if failed:
         print("\nWhat panicked (tests that expect a panic are among it):", *seen.panicked, sep="\n  ")
         print("\nFailed:", *failed, sep="\n  ")
