@@ -128,7 +128,6 @@ fn text(report: &Report, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use isochrome_model::layout::{WIDTH, columns};
-    use isochrome_model::units::Bytes;
 
     use super::*;
 
@@ -145,8 +144,8 @@ mod tests {
             why: [("shared memory".to_owned(), 1), ("locked for a device".to_owned(), 2)].into(),
         };
         let long = "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30";
-        let (regions, touched) = (vec![region(""), region(long)], Bytes(0));
-        let report = Report { pid: 1, regions, pauses_ns: Vec::new(), threads: 1, touched, waiting: 0 };
+        let regions = vec![region(""), region(long)];
+        let report = Report { pid: 1, regions, threads: 1, ..Report::default() };
         let shown = text(&report, WIDTH);
         assert!(shown.lines().all(|line| columns(line) <= WIDTH), "{shown}");
         let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");

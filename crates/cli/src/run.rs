@@ -506,7 +506,6 @@ fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use isochrome_host::recolor::RegionReport;
-    use isochrome_model::units::Bytes;
 
     use super::*;
 
@@ -528,8 +527,7 @@ mod tests {
             region("/memfd:isochrome-marks (deleted)", 0, &[("is shared memory", 65)]),
             region("[vvar]", 0, &[(KERNELS, 4)]),
         ];
-        let (pauses_ns, touched) = (Vec::new(), Bytes(0));
-        let report = Report { pid: 1, regions, pauses_ns, threads: 1, touched, waiting: 0 };
+        let report = Report { pid: 1, regions, threads: 1, ..Report::default() };
         let placement = placement(vec![Color(0)], &[report]);
         assert_eq!((placement.resident, placement.on_color, placement.immovable), (165, 90, 75));
         assert_eq!((placement.system, placement.unnamed(), placement.off_color()), (69, 0, 6));

@@ -14,7 +14,7 @@ use isochrome_host::color::reserve::Reserve;
 use isochrome_host::color::resident;
 use isochrome_host::process::{Pid, ProcessError};
 use isochrome_host::recolor::watch::Watch;
-use isochrome_host::recolor::{Limits, MAX_PAUSE, RecolorError, Wanted, recolor};
+use isochrome_host::recolor::{Anew, Limits, MAX_PAUSE, RecolorError, Wanted, recolor};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
 use isochrome_model::stats::median;
@@ -203,7 +203,8 @@ fn speed(
         touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
         let reserve = with_reserve.then(|| Mutex::new(Reserve::new(&known, Bytes(6 * bytes as u64)).expect("memory")));
         let reserve = reserve.as_ref();
-        let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve, places: &[] };
+        let wanted =
+            Wanted { known: &known, colors: &colors, spread: false, anew: Anew::Nothing, reserve, places: &[] };
         let mut target = Target::new();
         target.order(&format!("touch {bytes}"));
         touching.push(target.answer());
@@ -241,7 +242,8 @@ const ROUNDS_A_SECOND: f64 = 100.0;
 fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..4).map(Color).collect();
     let known = random_colors(0);
-    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve: None, places: &[] };
+    let wanted =
+        Wanted { known: &known, colors: &colors, spread: false, anew: Anew::Nothing, reserve: None, places: &[] };
     let mut target = Target::new();
     target.order(&format!("touch {bytes}"));
     target.answer();

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         fixture_trial("a_part_of_the_pages_is_moved_in_its_time", moving::in_parts),
         fixture_trial("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", moving::drought),
         fixture_trial("a_program_is_spread_over_all_colors_wherever_it_lay", moving::spread),
+        fixture_trial("a_program_is_spread_although_its_pages_move_in_parts", moving::spread_in_parts),
         fixture_trial("a_program_with_many_mappings_stands_still_for_short_times", moving::many_mappings),
         fixture_trial("a_large_mapping_that_may_only_be_read_is_recolored_in_few_pauses", moving::large_library),
         fixture_trial("a_program_that_ends_as_it_is_recolored_leaves_no_journal", torture::ending),

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use isochrome_host::color::known::KnownColors;
 use isochrome_host::process::Pid;
-use isochrome_host::recolor::{Limits, Part, Wanted, recolor};
+use isochrome_host::recolor::watch::Watch;
+use isochrome_host::recolor::{Anew, Limits, MAX_PAUSE, Part, Wanted, recolor};
 use isochrome_model::units::{Bytes, Color};
 use serde_json::{Value, json as object};
 
@@ -49,7 +50,8 @@ pub fn in_parts(fixture: &Fixture) -> Outcome {
     target.goes_on();
     let palette = serde_json::from_str(&fs::read_to_string(fixture.path("bits.json")).unwrap()).unwrap();
     let (known, colors) = (KnownColors::trusted(palette), (0..4).map(Color).collect::<Vec<_>>());
-    let wanted = Wanted { known: &known, colors: &colors, spread: false, anew: false, reserve: None, places: &[] };
+    let wanted =
+        Wanted { known: &known, colors: &colors, spread: false, anew: Anew::Nothing, reserve: None, places: &[] };
     let max_pause = Duration::from_millis(3);
     let moved = |part| {
         let limits = Limits { memory: Bytes(1 << 30), force: false, max_pause, gives_way: false, part };
@@ -86,6 +88,31 @@ pub fn spread(fixture: &Fixture) -> Outcome {
     assert!(expected > 50 && report["sweeps"].as_u64() > Some(0), "{expected}: {report}");
     assert_eq!(left_behind(&report), Vec::<&Value>::new());
     assert!((0.2..0.3).contains(&share()), "{}", share());
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    Ok(())
+}
+
+/// Checks that every page of a program is spread, also those that wait because a round moves a part of the pages only.
+pub fn spread_in_parts(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("alone")?;
+    target.goes_on();
+    fixture.recolored(target.pid(), "0-3");
+    let palette = serde_json::from_str(&fs::read_to_string(fixture.path("bits.json")).unwrap()).unwrap();
+    let (known, colors) = (KnownColors::trusted(palette), (0..16).map(Color).collect::<Vec<_>>());
+    let wanted =
+        Wanted { known: &known, colors: &colors, spread: true, anew: Anew::Nothing, reserve: None, places: &[] };
+    let part = Some(Part { pages: 1000, time: Duration::from_secs(1) });
+    let limits = Limits { memory: Bytes(1 << 30), force: false, max_pause: MAX_PAUSE, gives_way: false, part };
+    let mut watch = Watch::drawing_anew();
+    let mut rounds = 0;
+    while rounds == 0 || watch.is_waiting() {
+        assert!(watch.round(&[Pid(target.pid() as i32)], &wanted, &limits).is_empty());
+        rounds += 1;
+    }
+    let (on_color, off_color, _) = on_color(fixture, target.pid(), "0-3");
+    let share = on_color as f64 / (on_color + off_color) as f64;
+    assert!((0.2..0.3).contains(&share), "{share} after {rounds} rounds");
     let counts = target.goes_on();
     assert_eq!((counts.wrong, counts.broken_off), (0, 0));
     Ok(())

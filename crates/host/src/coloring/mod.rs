@@ -8,7 +8,7 @@ mod keeper;
 mod pace;
 pub mod report;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ use crate::error::SystemError;
 use crate::process::Pid;
 use crate::recolor::census::{Census, census};
 use crate::recolor::watch::{Tally, Watch};
-use crate::recolor::{LACKS_FRAME, Limits, Place, RecolorError, Report, Wanted, inspect, recolor};
+use crate::recolor::{Anew, LACKS_FRAME, Limits, Place, RecolorError, Report, Wanted, inspect, recolor};
 use crate::runtime;
 
 /// Time for which a program is moved again and again if it keeps replacing its memory. Such a program is never completely on its colors.
@@ -356,7 +356,7 @@ impl Coloring {
                 Some((_, error)) => return Err(error),
                 None => {
                     let tally = watch.tally();
-                    let share = tally.on_color as f64 / tally.resident.max(1) as f64;
+                    let share = tally.on_color.saturating_sub(watch.undrawn()) as f64 / tally.resident.max(1) as f64;
                     (idle, most) = if share > most + PROGRESS { (0, share) } else { (idle + 1, most) };
                     if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE || begin.elapsed() > MOVING_LIMIT {
                         return Ok(tally.clone());
@@ -406,24 +406,35 @@ impl Coloring {
     pub fn move_anew(&self, pid: Pid) -> Result<usize, RecolorError> {
         /// Largest number of attempts.
         const ATTEMPTS: u32 = 5;
+        // After the first attempt, only the pages that it left are drawn.
+        let (mut moved, mut left) = (0, None::<HashSet<u64>>);
         let mut attempt = 1;
         loop {
             let done = {
                 let known = self.known();
                 let (known, colors) = (&known.0, &self.colors[..]);
                 let reserve = self.reserve.as_deref();
-                let wanted = Wanted { known, colors, spread: true, anew: true, reserve, places: &[] };
+                let anew = left.as_ref().map_or(Anew::All, Anew::Only);
+                let wanted = Wanted { known, colors, spread: true, anew, reserve, places: &[] };
                 recolor(pid, &wanted, &self.limits)
             };
             match done {
+                Ok(report) => {
+                    moved += report.moved();
+                    if report.left.is_empty() || attempt == ATTEMPTS {
+                        return Ok(moved);
+                    }
+                    left = Some(report.left);
+                }
+                Err(RecolorError::TooFewFrames { .. }) if left.is_some() => return Ok(moved),
                 Err(error) if error.may_pass() && attempt < ATTEMPTS => {
-                    attempt += 1;
                     if self.renew_after(&error).is_none() {
                         std::thread::sleep(Duration::from_millis(100));
                     }
                 }
-                done => return done.map(|report| report.moved()),
+                Err(error) => return Err(error),
             }
+            attempt += 1;
         }
     }
 
@@ -460,7 +471,9 @@ impl Coloring {
 
     /// Returns what moving `pid` for the first time would do, without moving any page.
     pub fn expect(&self, pid: Pid) -> Result<Report, RecolorError> {
-        self.with(|wanted| inspect(pid, &Wanted { anew: self.spread, ..*wanted }))
+        self.with(|wanted| {
+            inspect(pid, &Wanted { anew: if self.spread { Anew::All } else { Anew::Nothing }, ..*wanted })
+        })
     }
 
     /// Returns a watch over programs that this coloring moves. If pages are to be distributed evenly, it draws all of them anew at first.
@@ -477,7 +490,7 @@ impl Coloring {
     pub fn with<T>(&self, work: impl FnOnce(&Wanted) -> T) -> T {
         let (reserve, spread) = (self.reserve.as_deref(), self.spread);
         let (colors, places) = (&self.colors[..], &self.places[..]);
-        work(&Wanted { known: &self.known().0, colors, spread, anew: false, reserve, places })
+        work(&Wanted { known: &self.known().0, colors, spread, anew: Anew::Nothing, reserve, places })
     }
 }
 

@@ -57,11 +57,11 @@ pub use hold::{release_stragglers, repair};
 use near::Near;
 use pool::{Needs, Pool, Slot};
 use scratch_area::ScratchArea;
-pub use wanted::{Limits, MAX_PAUSE, Part, Place, Wanted};
+pub use wanted::{Anew, Limits, MAX_PAUSE, Part, Place, Wanted};
 use work::{Exchange, Fate, Plan, Planned};
 
 /// Result of a recoloring, or of a dry run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Number of the process.
     pub pid: i32,
@@ -75,6 +75,9 @@ pub struct Report {
     pub touched: Bytes,
     /// Number of pages that were left because no frame for them was found, or because they are beyond the [part](Limits::part) to move at a time.
     pub waiting: usize,
+    /// Addresses of the pages that should have moved and were left, for whatever reason.
+    #[serde(skip)]
+    pub left: HashSet<u64>,
 }
 
 impl Report {
@@ -118,7 +121,7 @@ fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Repor
     let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame())?;
     let regions = classified.reports.clone();
     let threads = pid.threads()?.len();
-    Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, classified))
+    Ok((Report { pid: pid.0, regions, threads, ..Report::default() }, classified))
 }
 
 /// Returns the zero frame, which is shared by all pages that were read but never written; `None` where frame numbers are hidden.
@@ -182,6 +185,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
     knowledge::record(pid, &regions, wanted, &pool, (&pages, &fates))?;
     let mut reports = classified.reports;
+    let mut left = HashSet::new();
     let is_unreached = |(planned, fate): &(&Planned, &Fate)| !planned.gives() && **fate == Fate::Unreached;
     let unreached = pages.iter().zip(&fates).filter(is_unreached).count();
     for (planned, fate) in pages.iter().zip(fates).filter(|(planned, _)| !planned.gives()) {
@@ -195,10 +199,12 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
             Fate::Unreached => {
                 report.moved -= 1;
                 report.leave(TURN);
+                left.insert(planned.page);
             }
             Fate::Immovable(why) => {
                 report.moved -= 1;
                 report.leave(why.as_ref());
+                left.insert(planned.page);
             }
         }
     }
@@ -209,11 +215,12 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         let Some(report) = report_of(&mut reports, &regions[page.region]) else { continue };
         report.moved -= 1;
         report.leave(why);
+        left.insert(page.address);
     }
     area.remove(&mut pauses)?;
     let touched = Bytes(area.touched - area.layout.pool + area.soaked - area.layout.soak);
     let waiting = without_frame().count() + later.len() + unreached;
-    Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
+    Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting, left })
 }
 
 /// Returns the moves that give pages off color their slots, in ascending order of the pages.

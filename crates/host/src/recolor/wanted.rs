@@ -1,5 +1,6 @@
 //! The input of a recoloring: which frames a process should have, and the limits of the work.
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -20,12 +21,34 @@ pub struct Wanted<'a> {
     pub colors: &'a [Color],
     /// Whether pages are distributed evenly over the colors, even where all colors are allowed. \[Hanemaaijer1993\]
     pub spread: bool,
-    /// Whether every page that can be moved gets another frame, even where it has an allowed color. Then no page counts as on color.
-    pub anew: bool,
+    /// The pages that get another frame even where they have an allowed color.
+    pub anew: Anew<'a>,
     /// Frames that are handed over before any are drawn; `None` without a reserve.
     pub reserve: Option<&'a Mutex<Reserve>>,
     /// Parts of the memory whose pages may have some of the allowed colors only; if parts overlap, the first one counts.
     pub places: &'a [Place],
+}
+
+/// Pages that get another frame even where they have an allowed color. Such a page does not count as on color.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anew<'a> {
+    /// No page.
+    Nothing,
+    /// Every page that can be moved.
+    All,
+    /// The pages at these addresses.
+    Only(&'a HashSet<u64>),
+}
+
+impl Anew<'_> {
+    /// Whether the page at `page` gets another frame.
+    fn includes(self, page: u64) -> bool {
+        match self {
+            Anew::Nothing => false,
+            Anew::All => true,
+            Anew::Only(pages) => pages.contains(&page),
+        }
+    }
 }
 
 /// A part of a process's memory whose pages may have some of the allowed colors only. [Liedtke1997, §5.1]
@@ -47,7 +70,7 @@ impl<'a> Wanted<'a> {
 
     /// Whether every page counts as on color: all colors are allowed, and pages need not be distributed evenly.
     pub(super) fn anything_goes(&self) -> bool {
-        self.colors.len() >= self.color_count() && !self.spread && !self.anew && self.places.is_empty()
+        self.colors.len() >= self.color_count() && !self.spread && self.anew == Anew::Nothing && self.places.is_empty()
     }
 
     /// Returns the index of `color` among the allowed colors; `None` if it is unknown or not allowed.
@@ -58,7 +81,7 @@ impl<'a> Wanted<'a> {
     /// Returns the index of the allowed color that `page` of `pid` has; `None` if its color is unknown or not allowed.
     pub(super) fn allowed_page(&self, pid: Pid, page: u64, entry: PageEntry) -> Option<usize> {
         match () {
-            () if self.anew => None,
+            () if self.anew.includes(page) => None,
             () if self.anything_goes() => Some(0),
             () => self.allowed(self.known.of(pid.0, (page, entry))).filter(|color| self.may_have(page, *color)),
         }

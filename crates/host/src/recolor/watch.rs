@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Limits, RecolorError, RegionReport, Wanted, claim, inspect_pages, recolor, release_stragglers, verify, zero_frame,
+    Anew, Limits, RecolorError, RegionReport, Wanted, claim, inspect_pages, recolor, release_stragglers, verify,
+    zero_frame,
 };
 use crate::color::known::KnownColors;
 use crate::color::verified::{VERIFIED_PAGES, Verified};
@@ -84,6 +85,9 @@ const PAUSES_KEPT: usize = 4096;
 /// Most rounds until pages that could not be moved are tried again. The number of rounds doubles with every failed attempt.
 const REST_MAX: u32 = 64;
 
+/// Number of draws in vain after which the pages that are left stay where they are.
+const VAIN_DRAWS: u32 = 3;
+
 /// Watches over the colors of processes.
 #[derive(Default)]
 pub struct Watch {
@@ -100,8 +104,10 @@ struct Seen {
     stubborn: HashSet<u64>,
     /// For each mapping, by its first address, the most frequent reason why its pages could not be moved.
     reasons: BTreeMap<u64, String>,
-    /// Whether its pages have been drawn anew.
-    drawn_anew: bool,
+    /// The pages that are still to get another frame, if the watch draws anew; `None` before it does.
+    undrawn: Option<HashSet<u64>>,
+    /// Number of draws after which as many pages as before were still to get another frame.
+    drawn_in_vain: u32,
     /// Whether the last tests refuted that the process is on color.
     refuted: bool,
     /// Number of rounds until the stubborn pages are tried again.
@@ -112,6 +118,15 @@ struct Seen {
     on_color: Vec<u64>,
     /// The mappings of the process.
     regions: Vec<Region>,
+}
+
+impl Seen {
+    /// Records that pages were drawn anew, but for those in `left`. They are drawn again, until that has helped none of them a few times.
+    fn drawn(&mut self, left: HashSet<u64>) {
+        let in_vain = self.undrawn.as_ref().is_some_and(|before| left.len() >= before.len());
+        self.drawn_in_vain += u32::from(in_vain);
+        self.undrawn = Some(if self.drawn_in_vain < VAIN_DRAWS { left } else { HashSet::new() });
+    }
 }
 
 impl Watch {
@@ -129,7 +144,12 @@ impl Watch {
 
     /// Whether there are pages that could not be moved and that a later round will try again.
     pub fn is_waiting(&self) -> bool {
-        self.seen.values().any(|seen| !seen.stubborn.is_empty())
+        self.undrawn() > 0 || self.seen.values().any(|seen| !seen.stubborn.is_empty())
+    }
+
+    /// Returns the number of pages that are still to get another frame, although they may have an allowed color.
+    pub fn undrawn(&self) -> usize {
+        self.seen.values().flat_map(|seen| &seen.undrawn).map(HashSet::len).sum()
     }
 
     /// Inspects `pids`, and moves pages that are off color. Processes that have ended are forgotten.
@@ -230,7 +250,13 @@ impl Watch {
         }
         let seen = self.seen.entry(pid.0).or_default();
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-        let first = Wanted { anew: self.draws_anew && !seen.drawn_anew, ..*wanted };
+        let anew = match &seen.undrawn {
+            None if self.draws_anew => Anew::All,
+            Some(pages) if !pages.is_empty() => Anew::Only(pages),
+            _ => Anew::Nothing,
+        };
+        let draws = anew != Anew::Nothing;
+        let first = Wanted { anew, ..*wanted };
         let (mut report, mut classified) = inspect_pages(pid, &seen.regions, &first)?;
         // Pages that could not be moved may have been in a use that has ended since.
         seen.rest = seen.rest.saturating_sub(1);
@@ -242,13 +268,22 @@ impl Watch {
             .filter(|page| again || !seen.stubborn.contains(page))
             .collect();
         if !lost.is_empty() {
-            let done = recolor(pid, &first, limits)?;
-            seen.drawn_anew = true;
+            let done = match recolor(pid, &first, limits) {
+                // Other pages may need a frame for their color, which they get without these.
+                Err(RecolorError::TooFewFrames { .. }) if matches!(anew, Anew::Only(_)) => {
+                    seen.undrawn = Some(HashSet::new());
+                    return self.inspect(pid, wanted, limits);
+                }
+                done => done?,
+            };
+            if draws {
+                seen.drawn(done.left);
+            }
             self.tally.sweeps += 1;
             self.tally.add_pauses(&done.pauses_ns);
             self.tally.touched_max = self.tally.touched_max.max(done.touched);
-            let drifted = lost.iter().filter(|page| seen.on_color.binary_search(page).is_ok()).count();
-            self.tally.drifted += drifted as u64;
+            let drifted = |page: &&u64| !draws && seen.on_color.binary_search(page).is_ok();
+            self.tally.drifted += lost.iter().filter(drifted).count() as u64;
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
             (report, classified) = inspect_pages(pid, &seen.regions, wanted)?;
             // The next round handles the pages that came during this one, and the pages for which no frame was found.
@@ -267,7 +302,9 @@ impl Watch {
                 |region: &RegionReport| region.why.iter().max_by_key(|(_, pages)| **pages).map(|it| it.0.clone());
             let reasons = done.regions.iter().filter_map(|region| Some((region.start, most(region)?)));
             seen.reasons = reasons.collect();
-        } else if first.anew {
+        } else if draws {
+            // The pages that were still to be drawn are gone.
+            seen.undrawn = seen.undrawn.take().map(|_| HashSet::new());
             (report, classified) = inspect_pages(pid, &seen.regions, wanted)?;
         }
         // Colors known by address are kept only for pages that are on color now.

@@ -11,7 +11,7 @@ use super::error::RecolorError;
 use super::hold::{Hold, is_there};
 use super::remote;
 use super::scratch_area::ScratchArea;
-use super::wanted::Wanted;
+use super::wanted::{Anew, Wanted};
 use crate::color::known::{Page, all_colors};
 use crate::color::tester::Effort;
 use crate::machine::sysfs::Sysfs;
@@ -90,7 +90,8 @@ impl Needs {
     pub fn of(classified: &Classified, wanted: &Wanted) -> Needs {
         let off_color = classified.off_color.len();
         // An experiment needs the colors in every mapping alike: those that run out would be missing in the last mappings.
-        let any = if wanted.anew { off_color + off_color / 8 + wanted.colors.len() } else { off_color };
+        let any =
+            if wanted.anew != Anew::Nothing { off_color + off_color / 8 + wanted.colors.len() } else { off_color };
         let mut needs = Needs { of_places: vec![0; wanted.colors.len()], any };
         if wanted.places.is_empty() {
             return needs;
@@ -239,7 +240,7 @@ impl Pool {
         let mut held = vec![0; count];
         classified.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
         let share = (held.iter().sum::<usize>() + any) / count;
-        let enough = if wanted.anew { share } else { 3 * share / 4 };
+        let enough = if wanted.anew != Anew::Nothing { share } else { 3 * share / 4 };
         let lacking = |color: usize| {
             let needed = of_places[color] + enough.saturating_sub(held[color]).min(any);
             needed.saturating_sub(found[color])
@@ -352,7 +353,7 @@ pub mod tests {
     /// Returns a request for frames of four colors, without places.
     pub fn anywhere(known: &KnownColors) -> Wanted<'_> {
         const FIRST: [Color; 4] = [Color(0), Color(1), Color(2), Color(3)];
-        Wanted { known, colors: &FIRST, spread: true, anew: false, reserve: None, places: &[] }
+        Wanted { known, colors: &FIRST, spread: true, anew: Anew::Nothing, reserve: None, places: &[] }
     }
 
     #[test]
@@ -437,7 +438,7 @@ pub mod tests {
         let page = page_bytes() as u64;
         let known = KnownColors::of_bits(16);
         let all: Vec<Color> = (0..16).map(Color).collect();
-        let wanted = Wanted { known: &known, colors: &all, spread: true, anew: true, reserve: None, places: &[] };
+        let wanted = Wanted { known: &known, colors: &all, spread: true, anew: Anew::All, reserve: None, places: &[] };
         let off_color = (0..128).map(|n| OffColorPage { region: 0, address: n * page, refilled: false }).collect();
         let held = BTreeMap::from([(0, vec![0; 16])]);
         let classified = Classified { off_color, held, ..Classified::default() };
