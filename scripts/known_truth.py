@@ -4,17 +4,20 @@
 The victim walks over some KiB in random order once in every period, beside a writer on the same CPU. Colors prevent what the writer takes of the
 second level, not what it takes of the first level and of the TLB. So the loss that colors can prevent is the difference between a walk beside the
 writer and a walk beside a writer of SMALL KiB, which takes the first level and hardly any of the second. The two are measured before and after each
-run, in turn for half a second each in random order, and the medians are compared. All programs are spread over the colors first, as the experiment
-spreads them, because losses depend on where pages lie. On its own colors the victim has a smaller cache: three quarters of the colors. The cost of that
-is the effect that the same experiment finds beside a spinner, and is added to the prediction.
+run, in turns of half a second each in random order. Before each turn all programs are spread over the colors anew, as the experiment spreads them,
+because losses depend on where pages lie. A turn gives the difference of the two medians. Predicted is the median of all turns, with a 95 % interval by
+their order (sign test), because what the victim loses also changes with what other guests of the host leave in the third level. On its own colors the
+victim has a smaller cache: three quarters of the colors. The cost of that is the effect that the same experiment finds beside a spinner, and is added.
 
     scripts/known_truth.py --tool target/release/isochrome --runs 20 --kib 64,128,256 --rates 50,500,2000
 
-Prints a line for each run, then how many intervals held the prediction, and how many runs beside the spinner claimed an effect. Needs root.
+Prints a line for each run, then how many intervals held the prediction, how many met its interval, and how many runs beside the spinner claimed an
+effect. Needs root.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -68,32 +71,47 @@ def spread(arguments, program):
         raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
 
 
-def lost_us(arguments, kib, period_us, rng):
-    """Returns the difference between the median times of a walk beside the writer and beside the small writer, in us."""
+def losses_us(arguments, kib, period_us, rng):
+    """Returns for each turn the difference between the median times of a walk beside the writer and beside the small writer, in us."""
     on_cpu = ["taskset", "-c", arguments.cpu, arguments.tool, "job"]
     neighbors = [subprocess.Popen([*on_cpu, *what, "--every", "0s"], stdout=subprocess.DEVNULL) for what in (WRITER, SMALL)]
     walks = Walks([*on_cpu, "walk", str(kib), "--every", f"{period_us}us"])
-    phases = []
+    turns = []
     try:
         time.sleep(0.5)
-        for program in (*neighbors, walks.victim):
-            spread(arguments, program)
-        for neighbor in neighbors:
-            neighbor.send_signal(signal.SIGSTOP)
         for _ in range(arguments.turns):
+            for program in (*neighbors, walks.victim):
+                spread(arguments, program)
+            for neighbor in neighbors:
+                neighbor.send_signal(signal.SIGSTOP)
+            turn = {}
             for kind in rng.sample((0, 1), 2):
                 neighbors[kind].send_signal(signal.SIGCONT)
                 begin = time.monotonic()
                 time.sleep(0.5)
-                phases.append((begin + 0.1, time.monotonic(), kind))
+                turn[kind] = (begin + 0.1, time.monotonic())
                 neighbors[kind].send_signal(signal.SIGSTOP)
+            turns.append(turn)
+            for neighbor in neighbors:
+                neighbor.send_signal(signal.SIGCONT)
     finally:
         seen = walks.end()
         for neighbor in neighbors:
             neighbor.kill()
             neighbor.wait()
-    beside = [[took for begin, end, of in phases if of == kind for when, took in seen if begin < when < end] for kind in (0, 1)]
-    return statistics.median(beside[0]) - statistics.median(beside[1])
+
+    def typical(phase):
+        return statistics.median(took for when, took in seen if phase[0] < when < phase[1])
+
+    return [typical(turn[0]) - typical(turn[1]) for turn in turns]
+
+
+def interval_of_median(values):
+    """Returns the narrowest interval between two of the values, counted from both ends alike, that holds the median with 95 % probability."""
+    values, n = sorted(values), len(values)
+    outside = [2 * sum(math.comb(n, i) for i in range(rank)) / 2**n for rank in range(n // 2 + 1)]
+    rank = max((rank for rank, beyond in enumerate(outside) if rank and beyond <= 0.05), default=1)
+    return values[rank - 1], values[-rank]
 
 
 def compare(arguments, neighbor, kib, period_us, seed):
@@ -133,39 +151,39 @@ def main():
     parser.add_argument("--colors", help="colors of the victim [default: three quarters of those of the second level]")
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--window", default="500ms")
-    parser.add_argument("--turns", type=int, default=16, help="number of half seconds beside each neighbor by which the loss is predicted, before and after a run")
+    parser.add_argument("--turns", type=int, default=16, help="number of turns by which the loss is predicted, before a run and after it")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     arguments.colors = arguments.colors or str(color_count(arguments.cpu) * 3 // 4)
     kib, rates = ([int(number) for number in text.split(",")] for text in (arguments.kib, arguments.rates))
-    held = held_alone = overlaps = claimed = seen = 0
+    held = held_alone = met = claimed = seen = 0
     rng = random.Random(arguments.seed)
     for run in range(arguments.runs):
         size, rate = kib[run // len(rates) % len(kib)], rates[run % len(rates)]
         period = round(1e6 / rate)
-        before = -lost_us(arguments, size, period, rng)
+        losses = losses_us(arguments, size, period, rng)
         result = compare(arguments, WRITER, size, period, arguments.seed + run)
-        after = -lost_us(arguments, size, period, rng)
+        losses += losses_us(arguments, size, period, rng)
         beside_spinner = compare(arguments, SPINNER, size, period, arguments.seed + run)
         smaller, of_smaller = effect_us(beside_spinner)
         is_claimed = bool(of_smaller and (of_smaller[0] > 0 or of_smaller[1] < 0))
         claimed += is_claimed
         found, interval = effect_us(result)
         if interval and of_smaller:
-            lost = (before + after) / 2
-            predicted = lost + smaller
+            gain = -statistics.median(losses)
+            predicted = gain + smaller
+            high, low = (smaller - end for end in interval_of_median(losses))
             held += interval[0] <= predicted <= interval[1]
-            # The two measurements before and after are an interval of the prediction.
-            overlaps += interval[0] <= max(before, after) + smaller and min(before, after) + smaller <= interval[1]
-            held_alone += interval[0] <= lost <= interval[1]
+            met += interval[0] <= high and low <= interval[1]
+            held_alone += interval[0] <= gain <= interval[1]
             seen += interval[1] < 0
-            print(f"{size} KiB {rate}/s writer: predicted {predicted:.2f} us ({before:.2f} before, {after:.2f} after, {smaller:+.2f} for the smaller cache), found {found:.2f} "
+            print(f"{size} KiB {rate}/s writer: predicted {predicted:.2f} us ({low:.2f} to {high:.2f}; {smaller:+.2f} of it for the smaller cache), found {found:.2f} "
                   f"({interval[0]:.2f} to {interval[1]:.2f}) us of {spread_us(result):.2f}, p {result['p']:.4f}, {result['effect']['blocks']} blocks", flush=True)
         else:
             print(f"{size} KiB {rate}/s writer: no interval: {(result if not interval else beside_spinner)['ended']}", flush=True)
         print(f"{size} KiB {rate}/s spinner: {smaller} us, {of_smaller}, {'claimed' if is_claimed else 'nothing claimed'}", flush=True)
     print(f"of {arguments.runs} runs beside the writer: the interval held the prediction in {held} (without the smaller cache in {held_alone}; "
-          f"it met the range of the prediction from before to after in {overlaps}), a gain was seen in {seen}; "
+          f"it met the interval of the prediction in {met}), a gain was seen in {seen}; "
           f"beside the spinner an effect was claimed in {claimed}")
 
 
