@@ -1,7 +1,7 @@
 //! Tests of programs that are hard to move.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -279,6 +279,25 @@ pub fn asynchronous(fixture: &Fixture) -> Outcome {
         assert_eq!(target.process.try_wait().unwrap(), None, "{mode}");
     }
     if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("the others are moved: {}", untried.join("; ")))) }
+}
+
+/// Checks that a program with a ring of performance events is moved where the rings of its user are larger than permitted to each user.
+pub fn ring_of_events(fixture: &Fixture) -> Outcome {
+    const PERMITTED: &str = "/proc/sys/kernel/perf_event_mlock_kb";
+    let not_run = |error: io::Error| NotRun(format!("{PERMITTED}: {error}"));
+    let before = fs::read_to_string(PERMITTED).map_err(not_run)?;
+    fs::write(PERMITTED, "0").map_err(not_run)?;
+    let target = fixture.target("device");
+    fs::write(PERMITTED, before).unwrap();
+    let target = target?;
+    let status = fs::read_to_string(format!("/proc/{}/status", target.pid())).unwrap();
+    let pinned = status.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+    if pinned.trim() != "8 kB" {
+        return Err(NotRun(format!("a ring of 8 KiB counts as {} of pinned memory", pinned.trim())));
+    }
+    let (report, moved) = fixture.moved(target.pid(), "0-3", |_| {});
+    assert!(moved > 0, "{report}");
+    Ok(())
 }
 
 pub fn dry_run_and_second_sweep(fixture: &Fixture) -> Outcome {

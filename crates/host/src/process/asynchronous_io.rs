@@ -26,6 +26,9 @@ const UNPINNED: [&str; 8] = ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse"
 /// Target of the link in /proc/PID/fd of a descriptor that is a userfaultfd.
 const USERFAULT: &str = "anon_inode:[userfaultfd]";
 
+/// Name of the mapping of a ring of performance events.
+const EVENTS: &str = "anon_inode:[perf_event]";
+
 impl Pid {
     /// Returns the open files of the process that are relevant to a recoloring.
     pub fn descriptors(self) -> Result<Descriptors, ProcessError> {
@@ -107,7 +110,9 @@ impl Pid {
         Ok(None)
     }
 
-    /// Returns how much memory of the process is pinned by anything other than buffers that it registered with io_urings.
+    /// Returns how much memory of the process is pinned by anything other than buffers that it registered with io_urings and rings of performance
+    /// events. Such a ring is the kernel's own memory, but counts as pinned where the rings of its user are larger than the kernel permits to
+    /// each user (kernel.perf_event_mlock_kb).
     pub fn pinned_otherwise(self) -> Result<Bytes, ProcessError> {
         let pinned = self.pinned()?;
         if pinned.0 == 0 {
@@ -115,7 +120,9 @@ impl Pid {
         }
         let rings = self.descriptors()?.rings;
         let registered = rings.into_iter().map(|ring| self.registered(ring)).sum::<Result<u64, ProcessError>>()?;
-        Ok(Bytes(pinned.0.saturating_sub(registered)))
+        let mappings = self.mappings()?;
+        let of_events = mappings.iter().filter(|region| region.name == EVENTS).map(|region| region.end - region.start);
+        Ok(Bytes(pinned.0.saturating_sub(registered + of_events.sum::<u64>())))
     }
 
     /// Returns the most bytes that the buffers registered with the io_uring `ring` can pin; 0 where the kernel does not list the buffers.
