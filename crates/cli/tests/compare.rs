@@ -370,7 +370,7 @@ fn called(fixture: &Fixture) -> Outcome {
 fn marked(fixture: &Fixture) -> Outcome {
     let walk = format!("{} job walk 64 --every 2ms", fixture.tool().get_program().display());
     let measured = |victim: &str, what: &str| {
-        let arguments = ["--victim", victim, "--measure", what, "--colors", "0-7", "--windows", "4"];
+        let arguments = ["--victim", victim, "--measure", what, "--colors", "0-7", "--windows", "8"];
         values(&compare(fixture, &arguments).output().unwrap())
     };
     let (rates, unit) = measured(&walk, "throughput:marks")?;

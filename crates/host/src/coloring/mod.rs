@@ -432,6 +432,8 @@ impl Coloring {
                         std::thread::sleep(Duration::from_millis(100));
                     }
                 }
+                // The pages that were left stay where they are.
+                Err(error) if error.may_pass() && left.is_some() => return Ok(moved),
                 Err(error) => return Err(error),
             }
             attempt += 1;
