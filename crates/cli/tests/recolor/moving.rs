@@ -44,12 +44,23 @@ pub fn opening(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// Returns the colors of all pages by the palette of the fixture.
+fn known_by_bits(fixture: &Fixture) -> KnownColors {
+    let palette = fs::read_to_string(fixture.path("bits.json")).unwrap();
+    KnownColors::trusted(serde_json::from_str(&palette).unwrap())
+}
+
+/// Returns the share of the movable pages of `pid` that have one of the first four colors.
+fn share_on_first_four(fixture: &Fixture, pid: u32) -> f64 {
+    let (on_color, off_color, _) = on_color(fixture, pid, "0-3");
+    on_color as f64 / (on_color + off_color) as f64
+}
+
 /// Checks that a recoloring of a part of the pages ends with the pause in which its time runs out, and leaves the other pages to the next recoloring.
 pub fn in_parts(fixture: &Fixture) -> Outcome {
     let target = fixture.target("alone")?;
     target.goes_on();
-    let palette = serde_json::from_str(&fs::read_to_string(fixture.path("bits.json")).unwrap()).unwrap();
-    let (known, colors) = (KnownColors::trusted(palette), (0..4).map(Color).collect::<Vec<_>>());
+    let (known, colors) = (known_by_bits(fixture), (0..4).map(Color).collect::<Vec<_>>());
     let wanted =
         Wanted { known: &known, colors: &colors, spread: false, anew: Anew::Nothing, reserve: None, places: &[] };
     let max_pause = Duration::from_millis(3);
@@ -73,10 +84,7 @@ pub fn spread(fixture: &Fixture) -> Outcome {
     let target = fixture.target("alone")?;
     target.goes_on();
     fixture.recolored(target.pid(), "0-3");
-    let share = || {
-        let (on_color, off_color, _) = on_color(fixture, target.pid(), "0-3");
-        on_color as f64 / (on_color + off_color) as f64
-    };
+    let share = || share_on_first_four(fixture, target.pid());
     assert!(share() > 0.98, "{}", share());
     let spread = |dry: bool| {
         let mut command = fixture.recolor(target.pid(), "all");
@@ -98,8 +106,7 @@ pub fn spread_in_parts(fixture: &Fixture) -> Outcome {
     let target = fixture.target("alone")?;
     target.goes_on();
     fixture.recolored(target.pid(), "0-3");
-    let palette = serde_json::from_str(&fs::read_to_string(fixture.path("bits.json")).unwrap()).unwrap();
-    let (known, colors) = (KnownColors::trusted(palette), (0..16).map(Color).collect::<Vec<_>>());
+    let (known, colors) = (known_by_bits(fixture), (0..16).map(Color).collect::<Vec<_>>());
     let wanted =
         Wanted { known: &known, colors: &colors, spread: true, anew: Anew::Nothing, reserve: None, places: &[] };
     let part = Some(Part { pages: 1000, time: Duration::from_secs(1) });
@@ -110,8 +117,7 @@ pub fn spread_in_parts(fixture: &Fixture) -> Outcome {
         assert!(watch.round(&[Pid(target.pid() as i32)], &wanted, &limits).is_empty());
         rounds += 1;
     }
-    let (on_color, off_color, _) = on_color(fixture, target.pid(), "0-3");
-    let share = on_color as f64 / (on_color + off_color) as f64;
+    let share = share_on_first_four(fixture, target.pid());
     assert!((0.2..0.3).contains(&share), "{share} after {rounds} rounds");
     let counts = target.goes_on();
     assert_eq!((counts.wrong, counts.broken_off), (0, 0));

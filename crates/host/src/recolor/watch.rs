@@ -85,7 +85,7 @@ const PAUSES_KEPT: usize = 4096;
 /// Most rounds until pages that could not be moved are tried again. The number of rounds doubles with every failed attempt.
 const REST_MAX: u32 = 64;
 
-/// Number of draws in vain after which the pages that are left stay where they are.
+/// Number of draws that moved no page, after which the pages that are left stay where they are.
 const VAIN_DRAWS: u32 = 3;
 
 /// Watches over the colors of processes.
@@ -106,7 +106,7 @@ struct Seen {
     reasons: BTreeMap<u64, String>,
     /// The pages that are still to get another frame, if the watch draws anew; `None` before it does.
     undrawn: Option<HashSet<u64>>,
-    /// Number of draws after which as many pages as before were still to get another frame.
+    /// Number of draws that moved none of these pages.
     drawn_in_vain: u32,
     /// Whether the last tests refuted that the process is on color.
     refuted: bool,
@@ -121,7 +121,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Records that pages were drawn anew, but for those in `left`. They are drawn again, until that has helped none of them a few times.
+    /// Records that all pages but those in `left` were drawn anew. These are drawn again until [`VAIN_DRAWS`] draws have moved none of them.
     fn drawn(&mut self, left: HashSet<u64>) {
         let in_vain = self.undrawn.as_ref().is_some_and(|before| left.len() >= before.len());
         self.drawn_in_vain += u32::from(in_vain);
@@ -339,4 +339,22 @@ pub fn family(pid: Pid) -> Vec<Pid> {
         family.extend(parent.children());
     }
     family
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_are_left_are_drawn_again_until_three_draws_moved_none() {
+        let mut seen = Seen::default();
+        let mut left_after = |pages: std::ops::Range<u64>| {
+            seen.drawn(pages.collect());
+            seen.undrawn.as_ref().map(HashSet::len)
+        };
+        assert_eq!(left_after(0..9), Some(9));
+        // A draw that moves some of them is not in vain.
+        assert_eq!([left_after(0..9), left_after(0..4), left_after(0..4)], [Some(9), Some(4), Some(4)]);
+        assert_eq!(left_after(0..4), Some(0));
+    }
 }
