@@ -133,7 +133,7 @@ fn hint(error: &(dyn Error + 'static)) -> String {
         RecordError::Nothing { hint, .. } if hint.contains("lackey") => ": --by lackey";
         LabError::NoCanaries { .. } => " (--cpu, --level)";
         LabError::TooFewColors { .. } => ": --level";
-        LabError::LateOnColors { .. } => ": --warm-up";
+        LabError::MissedMark { .. } => ": --warm-up";
         LabError::Unfit { hint, .. } if hint.ends_with("warm-up") => ": --warm-up";
         LabError::Unfit { hint, .. } if hint.ends_with("limit") => ": --limit";
         RatioError::Outside(_) => "\n  hint: --miss-ratio 33%";

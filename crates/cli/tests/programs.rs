@@ -149,7 +149,8 @@ fn is_there(program: &str) -> bool {
 }
 
 fn notified_by_socket(fixture: &Fixture) -> Outcome {
-    fixture.until_on_colors(fixture.exec_role("notify", "sd_notify"), &fixture.path("outcome.json"));
+    let output = fixture.until_on_colors(fixture.exec_role("notify", "sd_notify"), &fixture.path("outcome.json"));
+    assert!(output.status.success(), "{output:?}");
     let outcome = fixture.outcome();
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 0.4), "{outcome}");
     assert!(outcome["resident"].as_u64().unwrap() > 100, "{outcome}");

@@ -41,17 +41,16 @@ pub enum LabError {
         /// Error that the kernel returned.
         source: io::Error,
     },
-    /// The pages of a program were on its colors only after its mark, so the program would be timed from another instant than without colors.
-    #[error(
-        "{program} had a CPU for {took_ms:.0} ms until it was on its colors, longer than its warm-up of {warm_up_ms:.0} ms\n  hint: a longer warm-up"
-    )]
-    LateOnColors {
+    /// A program was not stopped at its mark as a run needs it: it was on its colors only later, so that it would be timed from another instant
+    /// than without colors, or it had ended. On a busy machine both may happen to a program that is right for the experiment.
+    #[error("{program} {what}\n  hint: {hint}")]
+    MissedMark {
         /// Command line of the program.
         program: String,
-        /// CPU time of the program until its pages were on its colors, in ms.
-        took_ms: f64,
-        /// CPU time of the program before its mark, in ms.
-        warm_up_ms: f64,
+        /// Description of the failure, which follows the name of the program.
+        what: String,
+        /// Remedy for the user.
+        hint: &'static str,
     },
     /// A program cannot be measured in this experiment.
     #[error("{program} {what}\n  hint: {hint}")]

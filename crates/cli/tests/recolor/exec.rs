@@ -20,7 +20,9 @@ pub fn exec_is_transparent(fixture: &Fixture) -> Outcome {
     let output = exec("echo out; echo err >&2; sleep 0.5; exit 7").output().unwrap();
     assert_eq!((output.status.code(), &*output.stdout), (Some(7), &b"out\n"[..]));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(message.starts_with("err\n") && message.contains("sweep"), "{message}");
+    // On a busy machine half a second may be over before anything is moved.
+    let ends = ["sweep", "ended before it was on its colors"];
+    assert!(message.starts_with("err\n") && ends.iter().any(|end| message.contains(end)), "{message}");
     let mut child = exec("read line; echo \"$line\"").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(400));
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through\n").unwrap();
@@ -74,7 +76,7 @@ pub fn exec_waits_until_ready(fixture: &Fixture) -> Outcome {
         let mut command = fixture.isochrome("exec", "0-3");
         command.args(["--ready", ready, "-o"]).arg(&outcome).args(["--", "sh", "-c", &format!("{script}; true")]);
         let output = fixture.until_on_colors(command, &outcome);
-        assert_eq!(String::from_utf8_lossy(&output.stdout), message);
+        assert_eq!((output.status.code(), &*String::from_utf8_lossy(&output.stdout)), (Some(0), message), "{output:?}");
         let outcome: Value = serde_json::from_str(&fs::read_to_string(&outcome).unwrap()).unwrap();
         fs::remove_file(fixture.path("outcome.json")).unwrap();
         let at = outcome["seconds_to_colors"].as_f64().unwrap_or_else(|| panic!("{ready}: {outcome}"));

@@ -40,7 +40,7 @@ pub(super) const WAITING: u8 = 10;
 const WARM_UP_SHARE: u64 = 4;
 /// Time between two readings of a program's CPU time.
 const POLL: Duration = Duration::from_micros(200);
-/// Greatest number of times that a program is started until it is on its colors before its mark. A busy machine moves pages slowly.
+/// Greatest number of times that a program is started until it stops at its mark as a run needs it.
 const STARTS_MAX: u32 = 10;
 /// Greatest time that a program may take to reach its mark.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -82,18 +82,23 @@ pub(super) struct Start<'a> {
     pub(super) move_to_colors: Option<&'a mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
 }
 
+/// Returns the result of `start`, which is called again up to [`STARTS_MAX`] times in all if the program misses its mark.
+fn until_at_mark<T>(mut start: impl FnMut() -> Result<T, LabError>) -> Result<T, LabError> {
+    for _ in 1..STARTS_MAX {
+        match start() {
+            Err(LabError::MissedMark { .. }) => {}
+            done => return done,
+        }
+    }
+    start()
+}
+
 impl Process {
     /// Starts a program, lets it run until its CPU time reaches the warm-up, and stops it. `None` on an interrupt.
     ///
-    /// A program that is on its colors too late is started again, because its mark must be the same as without colors.
+    /// A program that misses its mark is started again: a busy machine moves pages slowly, and stops a program late.
     pub(super) fn start(setup: &Setup, mut start: Start<'_>) -> Result<Option<Process>, LabError> {
-        for _ in 1..STARTS_MAX {
-            match Process::started(setup, &mut start) {
-                Err(LabError::LateOnColors { .. }) => {}
-                done => return done,
-            }
-        }
-        Process::started(setup, &mut start)
+        until_at_mark(|| Process::started(setup, &mut start))
     }
 
     fn started(setup: &Setup, start: &mut Start<'_>) -> Result<Option<Process>, LabError> {
@@ -140,8 +145,11 @@ impl Process {
             moving = (now.0 - before.0.0).saturating_sub(process.cpu_of(&threads).saturating_sub(before.1));
             // With a later mark, the program would be timed from another instant than without colors.
             if *timed && now.0 > setup.warm_up.0 + moving {
-                let [took_ms, warm_up_ms] = [now.0 - moving, setup.warm_up.0].map(|ns| ns as f64 / 1e6);
-                return Err(LabError::LateOnColors { program: process.name.clone(), took_ms, warm_up_ms });
+                let [took, warm_up] = [now.0 - moving, setup.warm_up.0].map(|ns| ns as f64 / 1e6);
+                let what = format!(
+                    "had a CPU for {took:.0} ms until it was on its colors, longer than its warm-up of {warm_up:.0} ms"
+                );
+                return Err(LabError::MissedMark { program: process.name.clone(), what, hint: "a longer warm-up" });
             }
         }
         if !process.run_until(Ns(setup.warm_up.0 + moving), setup.warm_up)? {
@@ -151,10 +159,18 @@ impl Process {
         process.threads = pid.threads()?;
         process.mark = process.cpu()?;
         if process.threads.is_empty() {
-            let how = process.end()?.map_or_else(String::new, |(end, cpu)| {
-                format!(" after {:.0} ms on a CPU ({})", cpu.0 as f64 / 1e6, process.last_words(end))
+            let Some((end, cpu)) = process.end()? else {
+                return Err(process.unfit("cannot be stopped at its mark".to_owned(), "a program of one process"));
+            };
+            let how = process.last_words(end);
+            let what = format!("ended at its mark after {:.0} ms on a CPU ({how})", cpu.0 as f64 / 1e6);
+            return Err(match end {
+                End::Code(0) => {
+                    let hint = "a program that takes longer, or a shorter warm-up";
+                    LabError::MissedMark { program: process.name.clone(), what, hint }
+                }
+                _ => process.unfit(what, "run it by hand: it must end by itself with exit code 0"),
             });
-            return Err(process.unfit(format!("ended at its mark{how}"), "another warm-up"));
         }
         Ok(Some(process))
     }
@@ -312,6 +328,26 @@ mod tests {
     use std::os::unix::process::CommandExt;
 
     use super::*;
+
+    #[test]
+    fn a_program_that_misses_its_mark_is_started_again_up_to_ten_times() {
+        let (program, what) = ("sh".to_owned(), "ended".to_owned());
+        let missed = || LabError::MissedMark { program: program.clone(), what: what.clone(), hint: "" };
+        let unfit = || LabError::Unfit { program: program.clone(), what: what.clone(), hint: "" };
+        let started = |misses: u32, fits: bool| {
+            let mut starts = 0;
+            let result = until_at_mark(|| {
+                starts += 1;
+                let other = if fits { Ok(()) } else { Err(unfit()) };
+                if starts <= misses { Err(missed()) } else { other }
+            });
+            (result, starts)
+        };
+        assert!(matches!(started(0, true), (Ok(()), 1)));
+        assert!(matches!(started(9, true), (Ok(()), 10)));
+        assert!(matches!(started(10, true), (Err(LabError::MissedMark { .. }), 10)));
+        assert!(matches!(started(3, false), (Err(LabError::Unfit { .. }), 4)));
+    }
 
     /// Returns the CPU time of a shell that runs a loop itself, or lets a child run it and waits.
     fn cpu_of_a_shell_that_ends(by_a_child: bool) -> Ns {
