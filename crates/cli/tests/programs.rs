@@ -4,7 +4,7 @@
 //! Colors are bits of the frame number here, so they need no measurement and are the same on every machine. A test that the machine cannot
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `PRESSURE_SECONDS` is the duration of the
 //! memory pressure (3 by default), and `PRESSURE_SHARE` its share of the free memory in percent (5 by default); `COMPACTION_SECONDS` is the time for
-//! which memory is compacted while a program is recolored (8 by default).
+//! which memory is compacted while a program is recolored (4 by default).
 
 mod fixture;
 mod trial;
@@ -308,7 +308,7 @@ fn compaction(fixture: &Fixture) -> Outcome {
     let ended = Ended(program.id());
     let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().starts_with("ready "));
-    let time = Duration::from_secs(variable("COMPACTION_SECONDS", 8));
+    let time = Duration::from_secs(variable("COMPACTION_SECONDS", 4));
     let stop = AtomicBool::new(false);
     let outputs: Vec<Output> = std::thread::scope(|scope| {
         scope.spawn(|| compact_until(&stop));

@@ -226,9 +226,9 @@ fn reloaded(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Has the server read random policies, three of four of them wrong, `SERVE_RELOADS` of them, 100 by default.
+/// Has the server read random policies, three of four of them wrong, `SERVE_RELOADS` of them, 30 by default.
 fn stormed(fixture: &Fixture) -> Outcome {
-    let reloads = std::env::var("SERVE_RELOADS").map_or(100, |reloads| reloads.parse().expect("SERVE_RELOADS=1000"));
+    let reloads = std::env::var("SERVE_RELOADS").map_or(30, |reloads| reloads.parse().expect("SERVE_RELOADS=1000"));
     let (program, control) = walker(fixture, "control");
     let exe = control.display().to_string();
     write_policy(fixture, &two_classes(&exe, "0-3", "/no/such/file"));

@@ -60,7 +60,7 @@ pub fn bench_interference() -> Outcome {
     let root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
     let mut command = isochrome(&["lab", "interference", "--blocks", "1", "--warm-up", "100ms", "--json", "-o"]);
     command.arg(&evidence);
-    for program in ["isochrome job --jobs 150000 filter 8192", "isochrome job --jobs 21500 write 1024"] {
+    for program in ["isochrome job --jobs 150000 filter 8192", "isochrome job --jobs 8600 write 1024"] {
         command.arg("--program").arg(program);
     }
     command.arg("--raw").arg(&raw).env("ISOCHROME_RUNTIME_DIR", folder.path());

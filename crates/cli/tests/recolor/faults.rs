@@ -61,7 +61,7 @@ const ATTEMPTS: u32 = 3;
 fn faults() -> usize {
     match std::env::var("RECOLOR_FAULTS") {
         Ok(faults) if faults == "all" => usize::MAX,
-        faults => faults.ok().and_then(|faults| faults.parse().ok()).unwrap_or(15),
+        faults => faults.ok().and_then(|faults| faults.parse().ok()).unwrap_or(10),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Colors are bits of the frame number here, so they need no measurement and are the same on every machine. A test that the machine cannot
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `RECOLOR_ROUNDS` is the number of rounds of the
-//! torture tests (20 by default), `RECOLOR_FAULTS` that of system calls that are made to fail (15), or `all`.
+//! torture tests (10 by default), `RECOLOR_FAULTS` that of system calls that are made to fail (10), or `all`.
 
 mod exec;
 mod faults;

@@ -12,7 +12,7 @@ use crate::fixture::Fixture;
 use crate::trial::NotRun;
 
 pub fn rounds() -> usize {
-    std::env::var("RECOLOR_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20)
+    std::env::var("RECOLOR_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(10)
 }
 
 impl Fixture {
