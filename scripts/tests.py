@@ -162,7 +162,7 @@ def main():
     with ThreadPoolExecutor() as pool:
         # Programs that use the machine disturb each other, so they run one at a time. The others leave them the CPUs that they want.
         lanes = [[program for program in programs if program.uses_machine == uses] for uses in (True, False)]
-        failed = sum(pool.map(lambda lane, niceness: run(lane, niceness, seen, printing), lanes, (0, 10)), [])
+        failed = sum(pool.map(lambda lane, niceness: run(lane, niceness, seen, printing), lanes, (0, 5)), [])
     if failed:
         print("\nWhat panicked (tests that expect a panic are among it):", *seen.panicked, sep="\n  ")
         print("\nFailed:", *failed, sep="\n  ")

@@ -128,7 +128,8 @@ fn placed(fixture: &Fixture) -> Outcome {
     assert_eq!(result["schema"], "isochrome-compare/2");
     assert_eq!((&result["colors"], &result["victim"]["colors"]), (&16.into(), &serde_json::json!([0, 1, 2, 3])));
     let windows = counting(&result);
-    assert_eq!(windows.iter().filter(|window| window["condition"] == "as_found").count(), 2);
+    let all = result["windows"].as_array().unwrap();
+    assert_eq!(all.iter().filter(|window| window["condition"] == "as_found").count(), 2);
     for window in windows.iter().filter(|window| window["condition"] != "as_found") {
         let placed = window["placed"].as_array().unwrap();
         assert_eq!(placed.len(), 2, "{window}");
@@ -138,7 +139,8 @@ fn placed(fixture: &Fixture) -> Outcome {
                 "{window}"
             );
         }
-        assert_eq!((&window["value"], &window["neighbor"]), (&5.0.into(), &5.0.into()));
+        // A neighbor that is kept from its CPU may print nothing in a window.
+        assert!(window["value"] == 5.0 && (window["neighbor"] == 5.0 || window["neighbor"].is_null()), "{window}");
     }
     let restarts = result["restarts"].as_array().unwrap();
     let conditions: Vec<_> = restarts.iter().map(|window| (&window["block"], &window["condition"])).collect();

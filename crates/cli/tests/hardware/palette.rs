@@ -73,7 +73,7 @@ pub fn map_of_a_program() -> Outcome {
     let folder = saved_palette()?;
     let drawing = folder.path().join("map.svg");
     let mut command = isochrome(&["map", "--verify", "--json", "--after", "300ms", "-o"]);
-    command.arg(&drawing).args(["--", "sleep", "1"]).env("ISOCHROME_RUNTIME_DIR", folder.path());
+    command.arg(&drawing).args(["--", "sleep", "5"]).env("ISOCHROME_RUNTIME_DIR", folder.path());
     let output = match command.output().expect("the command starts") {
         // The host may remap frames during the test, or other programs may take them. The tool must say so, and then the test is ignored.
         output if matches!(output.status.code(), Some(2 | 3)) && !output.stdout.is_empty() => {

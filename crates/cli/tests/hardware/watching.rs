@@ -20,7 +20,7 @@ fn watched(mut command: Command, lacking: &str) -> Result<Value, NotRun> {
 pub fn watch() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
-    let mut command = isochrome(&["watch", "--json", "--duration", "2s", "--record"]);
+    let mut command = isochrome(&["watch", "--json", "--record"]);
     command.arg(&record).args(["--", "sh", "-c", "for i in 1 2 3 4 5; do sleep 0.1; done"]);
     let result = watched(command, "events")?;
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
@@ -47,7 +47,7 @@ pub fn watch_unprivileged() -> Outcome {
     let nobody = Nobody::new()?;
     let evidence = nobody.0.path().join("runtime/watch.json");
     let program = ["--", "sh", "-c", "for i in 1 2 3 4 5; do sleep 0.1; done"];
-    let mut command = nobody.command(&["watch", "--json", "--duration", "2s", "-o", evidence.to_str().unwrap()]);
+    let mut command = nobody.command(&["watch", "--json", "-o", evidence.to_str().unwrap()]);
     command.args(program);
     let result = watched(command, "perf_event_paranoid")?;
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
@@ -63,7 +63,7 @@ pub fn watch_unprivileged() -> Outcome {
     // The user may watch their own process that started before, with its threads, but no process of another user.
     let mut sleeper = nobody.program("sh").args(["-c", "while :; do sleep 0.05; done"]).spawn().unwrap();
     let pid = sleeper.id().to_string();
-    let own = nobody.command(&["watch", "--json", "--duration", "1s", &pid]).output().unwrap();
+    let own = nobody.command(&["watch", "--json", "--duration", "3s", &pid]).output().unwrap();
     let strangers =
         nobody.command(&["watch", "--json", "--duration", "1s", &std::process::id().to_string()]).output().unwrap();
     let everybody = nobody.command(&["watch", "--cpu", "0", "--duration", "1s"]).output().unwrap();
@@ -79,7 +79,7 @@ pub fn watch_unprivileged() -> Outcome {
 }
 
 pub fn watch_polls() -> Outcome {
-    let command = isochrome(&["watch", "--json", "--duration", "1s", "--cpu", "0", "--poll", "500Hz"]);
+    let command = isochrome(&["watch", "--json", "--duration", "3s", "--cpu", "0", "--poll", "500Hz"]);
     let result = watched(command, "events")?;
     // A host that takes the CPU away makes polls rarer, never more frequent.
     let polls = result["cost"]["polls_per_second"].as_f64().unwrap();

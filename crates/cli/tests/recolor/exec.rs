@@ -22,7 +22,7 @@ pub fn exec_is_transparent(fixture: &Fixture) -> Outcome {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     // On a busy machine half a second may be over before anything is moved.
     let ends = ["sweep", "ended before it was on its colors"];
-    assert!(message.starts_with("err\n") && ends.iter().any(|end| message.contains(end)), "{message}");
+    assert!(message.lines().any(|line| line == "err") && ends.iter().any(|end| message.contains(end)), "{message}");
     let mut child = exec("read line; echo \"$line\"").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(400));
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through\n").unwrap();
@@ -164,10 +164,10 @@ pub fn real_programs(fixture: &Fixture) -> Outcome {
         ("busybox-static (static)", "busybox", vec!["sh", "-c", shell]),
         ("rt-tests", "cyclictest", vec!["-q", "-t2", "-i1000", "-l1500", "--policy=fifo", "-p50", "-m"]),
     ];
-    let (mut ran, mut absent) = (0, Vec::new());
+    let (mut ran, mut untried) = (0, Vec::new());
     for (package, program, arguments) in programs {
         let Ok(plain) = Command::new(program).args(&arguments).output() else {
-            absent.push(package);
+            untried.push(format!("{package} is not installed"));
             continue;
         };
         let outcome = fixture.path("outcome.json");
@@ -184,6 +184,10 @@ pub fn real_programs(fixture: &Fixture) -> Outcome {
         assert_eq!(comparable(&colored.stdout), comparable(&plain.stdout), "{program}");
         let outcome: Value = serde_json::from_str(&fs::read_to_string(outcome).unwrap()).unwrap();
         println!("{program}: {outcome}");
+        if outcome["seconds_to_colors"].is_null() && outcome["errors"].as_array().unwrap().is_empty() {
+            untried.push(format!("{program} ended before it was on its colors"));
+            continue;
+        }
         assert!(
             outcome["sweeps"].as_u64().unwrap() > 0 && outcome["errors"].as_array().unwrap().is_empty(),
             "{outcome}"
@@ -194,10 +198,7 @@ pub fn real_programs(fixture: &Fixture) -> Outcome {
         assert!(resident > 50 && number("on_color") + immovable >= resident * 995 / 1000, "{program}: {outcome}");
         ran += 1;
     }
-    match (ran, absent.is_empty()) {
-        (_, true) => Ok(()),
-        (_, false) => Err(NotRun(format!("{ran} programs passed, but these are not installed: {}", absent.join(", ")))),
-    }
+    if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("{ran} programs passed, but {}", untried.join(", ")))) }
 }
 
 pub fn redis(fixture: &Fixture) -> Outcome {

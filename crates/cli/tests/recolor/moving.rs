@@ -101,7 +101,8 @@ pub fn spread(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Checks that every page of a program is spread, also those that wait because a round moves a part of the pages only.
+/// Checks that every page of a program is spread, also those that wait because a round moves a part of the pages only. If there are no frames left
+/// for these, they stay where they are: all of them have an allowed color.
 pub fn spread_in_parts(fixture: &Fixture) -> Outcome {
     let target = fixture.target("alone")?;
     target.goes_on();
@@ -111,10 +112,14 @@ pub fn spread_in_parts(fixture: &Fixture) -> Outcome {
         Wanted { known: &known, colors: &colors, spread: true, anew: Anew::Nothing, reserve: None, places: &[] };
     let part = Some(Part { pages: 1000, time: Duration::from_secs(1) });
     let limits = Limits { memory: Bytes(1 << 30), force: false, max_pause: MAX_PAUSE, gives_way: false, part };
+    let pids = [Pid(target.pid() as i32)];
+    let mut watch = Watch::drawing_anew();
+    assert!(watch.round(&pids, &wanted, &limits).is_empty() && watch.is_waiting());
+    assert!(watch.round(&pids, &wanted, &Limits { memory: Bytes(0), ..limits }).is_empty() && !watch.is_waiting());
     let mut watch = Watch::drawing_anew();
     let mut rounds = 0;
     while rounds == 0 || watch.is_waiting() {
-        assert!(watch.round(&[Pid(target.pid() as i32)], &wanted, &limits).is_empty());
+        assert!(watch.round(&pids, &wanted, &limits).is_empty());
         rounds += 1;
     }
     let share = share_on_first_four(fixture, target.pid());

@@ -125,7 +125,7 @@ fn small_program_is_refused(fixture: &Fixture) -> Option<String> {
     };
     // The program counts as started while the kernel still maps it.
     let begin = Instant::now();
-    while !outside(other.id()).0.contains("[vdso]") && begin.elapsed() < Duration::from_secs(2) {
+    while !outside(other.id()).0.contains("[vdso]") && begin.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let before = outside(other.id());
