@@ -24,9 +24,7 @@ fn main() -> ExitCode {
     match run(sizes.0, sizes.1) {
         Ok(()) => ExitCode::SUCCESS,
         // On a machine without colors, or one too busy to distinguish them, nothing can be measured. That is not a defect.
-        Err(
-            error @ (ColorError::OneColor { .. } | ColorError::TimingBlurred { .. } | ColorError::NoEviction { .. }),
-        ) => {
+        Err(error) if error.may_pass() || matches!(error, ColorError::OneColor { .. }) => {
             println!("not measured: {error}");
             ExitCode::SUCCESS
         }

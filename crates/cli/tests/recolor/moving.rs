@@ -115,7 +115,8 @@ pub fn spread_in_parts(fixture: &Fixture) -> Outcome {
     let pids = [Pid(target.pid() as i32)];
     let mut watch = Watch::drawing_anew();
     assert!(watch.round(&pids, &wanted, &limits).is_empty() && watch.is_waiting());
-    assert!(watch.round(&pids, &wanted, &Limits { memory: Bytes(0), ..limits }).is_empty() && !watch.is_waiting());
+    let errors = watch.round(&pids, &wanted, &Limits { memory: Bytes(0), ..limits });
+    assert!(errors.is_empty() && !watch.is_waiting(), "{errors:?} {:?}", watch.tally());
     let mut watch = Watch::drawing_anew();
     let mut rounds = 0;
     while rounds == 0 || watch.is_waiting() {

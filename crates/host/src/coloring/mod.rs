@@ -426,7 +426,7 @@ impl Coloring {
                     }
                     left = Some(report.left);
                 }
-                Err(RecolorError::TooFewFrames { .. }) if left.is_some() => return Ok(moved),
+                Err(error) if error.lacks_frames() && left.is_some() => return Ok(moved),
                 Err(error) if error.may_pass() && attempt < ATTEMPTS => {
                     if self.renew_after(&error).is_none() {
                         std::thread::sleep(Duration::from_millis(100));

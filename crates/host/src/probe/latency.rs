@@ -60,7 +60,13 @@ fn largest(last_level: Bytes, limit: Bytes) -> Bytes {
 /// emptying them. Larger memory is not touched, so that loads do not find lines that the touching left in the caches. The time includes the
 /// address computation of an indexed load and, if the kernel gives no huge pages, page-table walks. When time runs out, all remaining sizes
 /// but the largest are left out.
-pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) -> Result<Vec<(Bytes, f64)>, ColorError> {
+pub fn curve(
+    largest: Bytes,
+    last_level: Bytes,
+    line_bytes: Bytes,
+    seed: u64,
+    time: Duration,
+) -> Result<Vec<(Bytes, f64)>, ColorError> {
     let begin = Instant::now();
     let mut rng = fastrand::Rng::with_seed(seed);
     let arena = memory(largest.0.max(SMALLEST))?;
@@ -71,7 +77,7 @@ pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) ->
         if interrupt::interrupted() {
             break;
         }
-        if begin.elapsed() > TIME && i + 1 < sizes.len() {
+        if begin.elapsed() > time && i + 1 < sizes.len() {
             continue;
         }
         let lines = (size.0 / line_bytes.0) as usize;
@@ -126,7 +132,7 @@ pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut 
     let line_bytes =
         levels.iter().map(|&i| machine.levels[i].geometry.value.line_bytes).max().unwrap_or(last.line_bytes);
     let largest = largest(last.cache_bytes(), memory_limit(&Sysfs::system()));
-    let curve = match curve(largest, last.cache_bytes(), line_bytes, seed) {
+    let curve = match curve(largest, last.cache_bytes(), line_bytes, seed, TIME) {
         Ok(curve) => curve,
         Err(reason) => return notes.push(failed("load latency", "not measured", &reason)),
     };

@@ -244,6 +244,11 @@ impl RecolorError {
         }
     }
 
+    /// Whether frames for pages were not found, or do not fit into the memory that may be touched.
+    pub fn lacks_frames(&self) -> bool {
+        matches!(self, RecolorError::TooFewFrames { .. } | RecolorError::TooLittleMemory { .. })
+    }
+
     /// Whether the pages of known color may be unusable: the kernel may have given them frames of other colors, or another command may have
     /// replaced them and removed their file.
     pub fn doubts_reference(&self) -> bool {

@@ -270,7 +270,7 @@ impl Watch {
         if !lost.is_empty() {
             let done = match recolor(pid, &first, limits) {
                 // Other pages may need a frame for their color, which they get without these.
-                Err(RecolorError::TooFewFrames { .. }) if matches!(anew, Anew::Only(_)) => {
+                Err(error) if error.lacks_frames() && matches!(anew, Anew::Only(_)) => {
                     seen.undrawn = Some(HashSet::new());
                     return self.inspect(pid, wanted, limits);
                 }

@@ -60,11 +60,15 @@ impl Published {
 
     /// Waits until the state has another number than `number`, for 1 s at most, and returns the number and the state.
     pub fn next(&self, number: u64) -> (u64, Status) {
+        self.next_within(PATIENCE, number)
+    }
+
+    fn next_within(&self, patience: Duration, number: u64) -> (u64, Status) {
         let (begin, mut reported) = (Instant::now(), self.reported());
         if reported.waiting < WAITING_MAX {
             reported.waiting += 1;
-            while reported.number == number && begin.elapsed() < PATIENCE {
-                let left = PATIENCE.saturating_sub(begin.elapsed());
+            while reported.number == number && begin.elapsed() < patience {
+                let left = patience.saturating_sub(begin.elapsed());
                 reported = self.changed.wait_timeout(reported, left).unwrap_or_else(PoisonError::into_inner).0;
             }
             reported.waiting -= 1;
@@ -85,7 +89,7 @@ mod tests {
         let published = Arc::new(Published::new(Status::default(), "a".to_owned()));
         assert_eq!(published.next(0), (1, Status::default()));
         let waiting = Arc::clone(&published);
-        let waiting = thread::spawn(move || waiting.next(1));
+        let waiting = thread::spawn(move || waiting.next_within(Duration::from_secs(60), 1));
         while published.reported().waiting == 0 {
             thread::yield_now();
         }

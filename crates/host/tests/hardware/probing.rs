@@ -1,6 +1,6 @@
 //! Probing of the machine.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{Survey, Target};
@@ -18,7 +18,7 @@ pub fn loads_take_longer_the_further_out_they_are_answered() {
     let (machine, _) = Sysfs::system().machine().unwrap();
     let last = machine.levels.iter().map(|l| l.geometry.value.cache_bytes()).max().unwrap_or(Bytes(32 << 20));
     let largest = Bytes((2 * last.0).clamp(16 << 20, 128 << 20));
-    let curve = latency::curve(largest, last, Bytes(64), 1).unwrap();
+    let curve = latency::curve(largest, last, Bytes(64), 1, Duration::from_secs(60)).unwrap();
     assert!(curve.len() > 8, "{curve:?}");
     // Noise only lengthens loads. So the shortest time of each doubling of the size is compared, with a tolerance for the remaining noise.
     let octaves: Vec<f64> =

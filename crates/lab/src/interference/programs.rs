@@ -469,7 +469,12 @@ mod tests {
     const MINUTE: Ns = Ns(60_000_000_000);
     /// Script that does most of its work after a mark at its beginning.
     const LOOP: &str = "i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done";
-    const BEGINNING: Ns = Ns(2_000_000);
+    const BEGINNING: Ns = Ns(20_000_000);
+
+    /// Returns a script that does all its work behind its mark, however late it is stopped there.
+    fn held(script: &str) -> String {
+        format!("trap on=1 CONT; until [ \"$on\" ]; do :; done; {script}")
+    }
 
     #[test]
     fn a_program_that_ends_before_its_mark_is_named_with_what_helps() {
@@ -512,8 +517,8 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_alone_or_never_ends_is_named_with_what_helps() {
-        let error = tried(&[&format!("{LOOP}; echo no file of that name >&2; exit 3")], &[], BEGINNING, MINUTE);
-        let error = error.unwrap_err();
+        let fails = held(&format!("{LOOP}; echo no file of that name >&2; exit 3"));
+        let error = tried(&[&fails], &[], BEGINNING, MINUTE).unwrap_err();
         assert!(error.contains("failed (exit code 3; on standard error: no file of that name)"), "{error}");
         let error = tried(&["while :; do :; done"], &[], BEGINNING, Ns(100_000_000)).unwrap_err();
         assert!(error.contains("has not ended after 0 s") && error.contains("a longer limit"), "{error}");
@@ -525,7 +530,8 @@ mod tests {
         let been = folder.path().join("been");
         // Fails at its end in every run but the first.
         let fails = format!("{LOOP}; [ -e {0} ] && {{ echo {0} is there >&2; exit 5; }}; touch {0}", been.display());
-        let long = format!("{LOOP}; {LOOP}; {LOOP}");
+        let fails = held(&fails);
+        let long = held(&format!("{LOOP}; {LOOP}; {LOOP}"));
         let error = tried(&[&long, &fails], &[], BEGINNING, MINUTE).unwrap_err();
         assert!(error.contains("exit code 5") && error.contains("is there): 3 times one after the other"), "{error}");
         assert!(error.contains("twice at the same time"), "{error}");
@@ -534,6 +540,7 @@ mod tests {
             "{LOOP}; [ -e {0}.2 ] || {{ [ -e {0}.1 ] && touch {0}.2 && exit 5; touch {0}.1; }}; exit 0",
             been.display()
         );
+        let once = held(&once);
         let (blocks, failures) = tried(&[&long, &once], &[], BEGINNING, MINUTE).unwrap();
         assert!(matches!(&failures[..], [failure] if failure.contains("failed (exit code 5")), "{failures:?}");
         assert!(blocks.len() < 4, "{blocks:?}");
@@ -571,14 +578,20 @@ mod tests {
 
     #[test]
     fn a_run_that_outlasts_its_co_runners_goes_on_and_is_censored() {
-        // The 16 replacements last for an eighth of the run, or for all of it if their CPU is eight times as busy.
-        let short = LOOP.replace("40000", "10000");
-        let (blocks, _) = tried(&[&vec![short.as_str(); 128].join("; "), &short], &[], BEGINNING, MINUTE).unwrap();
-        let of_long: Vec<_> = blocks.iter().filter(|block| block.condition.program == 0).collect();
-        assert_eq!(of_long.len(), 2);
-        for block in of_long {
-            let censored = [Arm::Reference, Arm::Control, Arm::Treatment].map(|arm| block.rows(arm)[0][1]);
-            assert_eq!(censored, [0.0, 0.0, 1.0]);
-        }
+        let folder = tempfile::tempdir().unwrap();
+        let ended = folder.path().join("ended").display().to_string();
+        std::fs::write(&ended, "").unwrap();
+        // Of the short program there are 16. The long one goes on behind the end of the last.
+        let short = held(&format!("echo >> {ended}"));
+        let long =
+            format!("n=0; while [ $n -lt 16 ]; do n=0; while read line; do n=$((n+1)); done < {ended}; done; {LOOP}");
+        let long = held(&long);
+        let setup = setup(Partitioning::None, &[&long, &short], &[], (BEGINNING, MINUTE));
+        let mut left_alone = |_, _| Ok(());
+        let mut experiment = Programs::new(&setup, &mut left_alone);
+        experiment.lengths = vec![Some(Ns(1000)), Some(Ns(1))];
+        let censored = [Arm::Treatment, Arm::Reference, Arm::Control]
+            .map(|arm| experiment.run(open(Sharing::InterCore, 0), arm, &[1]).unwrap().unwrap()[1]);
+        assert_eq!(censored, [1.0, 0.0, 0.0]);
     }
 }

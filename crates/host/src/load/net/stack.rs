@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn who_sends_more_than_was_reserved_is_refused() {
-        let slow = Reservation { packets_per_s: 1, bytes_max: 1000, burst: 2 };
+        let slow = Reservation { packets_per_s: 0, bytes_max: 1000, burst: 2 };
         let mut near =
             Stack::build(&OrdinaryMemory, StackRequest { reservation: slow, ..request(End::Near) }, None).unwrap();
         near.send(1000, 0).unwrap();
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn who_is_sent_more_than_was_reserved_does_not_get_it() {
         let (mut near, _) = pair();
-        let slow = Reservation { packets_per_s: 1, bytes_max: 1000, burst: 1 };
+        let slow = Reservation { packets_per_s: 0, bytes_max: 1000, burst: 1 };
         let mut far =
             Stack::build(&OrdinaryMemory, StackRequest { reservation: slow, ..request(End::Far) }, None).unwrap();
         for stamp in 0..2 {

@@ -72,6 +72,7 @@ impl Measure for Lines {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::time::Instant;
 
     use super::*;
 
@@ -80,14 +81,22 @@ mod tests {
         let (read, write) = std::io::pipe().unwrap();
         let mut lines = Lines::of(read.into(), Regex::new(r"took ([0-9.]+) us").unwrap());
         let mut write = write;
+        let numbers = Arc::clone(&lines.numbers);
+        let wait_for = |count: usize| {
+            let begin = Instant::now();
+            while numbers.lock().unwrap().len() < count && begin.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
         writeln!(write, "took 1 us").unwrap();
-        std::thread::sleep(Duration::from_millis(50));
+        wait_for(1);
         let mut printed = false;
         let mut print = || {
             if !std::mem::replace(&mut printed, true) {
                 // A line in two parts, one without a number, one with two.
                 write!(write, "took 2").unwrap();
                 writeln!(write, ".5 us\nnothing\ntook 3 us, took 4 us").unwrap();
+                wait_for(3);
             }
             true
         };

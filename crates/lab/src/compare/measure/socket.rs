@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::{MayGoOn, Measure, Reading, Trouble, sleep};
 
-/// Time after which a response is given up.
+/// Time after which the prober gives up a response.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Number of bytes that are sent to be echoed.
 const ECHOED: usize = 32;
@@ -72,20 +72,22 @@ pub struct Socket {
     target: Target,
     /// Time between two requests.
     period: Duration,
+    /// Time after which a response is given up.
+    patience: Duration,
     connection: Option<TcpStream>,
 }
 
 impl Socket {
     /// Returns a prober that sends `rate` requests per second.
     pub fn new(target: Target, rate: f64) -> Socket {
-        Socket { target, period: Duration::from_secs_f64(1.0 / rate), connection: None }
+        Socket { target, period: Duration::from_secs_f64(1.0 / rate), patience: PATIENCE, connection: None }
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
-        let connection = TcpStream::connect_timeout(&self.target.address, PATIENCE)?;
+        let connection = TcpStream::connect_timeout(&self.target.address, self.patience)?;
         connection.set_nodelay(true)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        connection.set_write_timeout(Some(PATIENCE))?;
+        connection.set_read_timeout(Some(self.patience))?;
+        connection.set_write_timeout(Some(self.patience))?;
         Ok(connection)
     }
 
@@ -203,7 +205,8 @@ mod tests {
 
     fn values(protocol: &str, address: SocketAddr) -> Result<Vec<f64>, Trouble> {
         let target: Target = format!("{protocol}:{address}").parse().unwrap();
-        match Socket::new(target, 200.0).window(Duration::from_millis(100), &mut || true)? {
+        let mut socket = Socket { patience: Duration::from_secs(60), ..Socket::new(target, 200.0) };
+        match socket.window(Duration::from_millis(100), &mut || true)? {
             Reading::Values(values) => Ok(values),
             Reading::Statistic(_) => panic!("the prober computes no statistic"),
         }
