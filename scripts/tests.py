@@ -101,9 +101,12 @@ class Program:
         # A file and not a pipe, whose end comes only when every process that a test has left behind has ended.
         with tempfile.TemporaryFile() as output:
             command = self.command if isinstance(self.command, list) else ["sh", "-c", self.command]
-            done = subprocess.run(["nice", "-n", str(niceness), *command], cwd=self.folder, stdout=output, stderr=output, check=False)
+            process = subprocess.Popen(["nice", "-n", str(niceness), *command], cwd=self.folder, stdout=output, stderr=output)
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
             output.seek(0)
-            return done.returncode, output.read(), time.monotonic() - begin
+            took = f"{time.monotonic() - begin:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of CPU time"
+            return process.returncode, output.read(), took
 
 
 def uses_machine(message):
@@ -137,9 +140,9 @@ def run(programs, niceness, seen, printing):
     """Runs programs one after the other, prints the output of each, and returns the names of those that failed."""
     failed = []
     for program in programs:
-        code, output, seconds = program.run(niceness)
+        code, output, took = program.run(niceness)
         with printing:
-            sys.stdout.buffer.write(f"\n     Running {program.name} ({seconds:.1f} s)\n".encode() + output)
+            sys.stdout.buffer.write(f"\n     Running {program.name} ({took})\n".encode() + output)
             sys.stdout.buffer.flush()
             seen.program = program.name
             for line in output.decode(errors="replace").splitlines():
