@@ -128,32 +128,38 @@ def code_of_docstrings():
     return {f"example_{name.replace('.', '_')}": GIVEN + "".join(one.source for one in found) for name, found in examples()}
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """A folder in which mypy keeps what it has found out of the packages that all of these use."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 @pytest.mark.parametrize(("code", "least"), [(code_of_notebook, 1), (code_of_page, 3), (code_of_docstrings, 12)])
-def test_everything_documented_passes_mypy_strict(tmp_path, code, least):
+def test_everything_documented_passes_mypy_strict(tmp_path, cache, code, least):
     sources = code()
     assert len(sources) >= least
     for name, source in sources.items():
         (tmp_path / f"{name}.py").write_text(source)
     # The installed package is checked, because the code of users is checked against it.
-    found = mypy(tmp_path, *(str(path) for path in sorted(tmp_path.glob("*.py"))))
+    found = mypy(cache, *(str(path) for path in sorted(tmp_path.glob("*.py"))))
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_code_that_uses_a_frame_as_a_number_does_not_pass(tmp_path):
+def test_code_that_uses_a_frame_as_a_number_does_not_pass(tmp_path, cache):
     (tmp_path / "wrong.py").write_text(GIVEN + "rows: int = isochrome.Evidence('x').to_polars()\n")
-    found = mypy(tmp_path, str(tmp_path / "wrong.py"))
+    found = mypy(cache, str(tmp_path / "wrong.py"))
     assert found.returncode == 1 and "Incompatible types in assignment" in found.stdout
 
 
-def test_the_package_and_its_stubs_pass_mypy_strict(tmp_path):
+def test_the_package_and_its_stubs_pass_mypy_strict(tmp_path, cache):
     stubtest = [sys.executable, "-m", "mypy.stubtest", "isochrome._isochrome", "--ignore-disjoint-bases"]
     found = subprocess.run(stubtest, capture_output=True, text=True, cwd=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     # The sources: what is installed mypy takes for somebody else's.
-    found = mypy(tmp_path, "python/isochrome")
+    found = mypy(cache, "python/isochrome")
     assert found.returncode == 0, found.stdout + found.stderr
 
 
 def mypy(cache, *paths):
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", "--cache-dir", str(cache / "cache"), *paths]
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", "--cache-dir", str(cache), *paths]
     return subprocess.run(command, capture_output=True, text=True, cwd=CRATE)
