@@ -67,6 +67,7 @@ pub enum AssignError {
 pub fn assign(policy: &Policy, count: u32, per_color: Bytes) -> Result<Vec<Assigned>, AssignError> {
     let wants = |share: &Share| match share {
         Share::Bytes(bytes) => bytes.0.div_ceil(per_color.0.max(1)).max(1),
+        Share::Percent(percent) => (u64::from(count) * u64::from(*percent)).div_ceil(100),
         Share::Count(count) => u64::from(*count),
         Share::List(colors) => colors.len() as u64,
         Share::Rest => 0,
@@ -94,7 +95,7 @@ pub fn assign(policy: &Policy, count: u32, per_color: Bytes) -> Result<Vec<Assig
         colors[index] = own;
     }
     for (index, class) in policy.classes.iter().enumerate() {
-        if !matches!(class.share, Share::Bytes(_) | Share::Count(_)) {
+        if matches!(class.share, Share::List(_) | Share::Rest) {
             continue;
         }
         let taken: BTreeSet<u32> = colors.iter().flatten().copied().collect();
@@ -118,12 +119,14 @@ pub fn assign(policy: &Policy, count: u32, per_color: Bytes) -> Result<Vec<Assig
             return Err(AssignError::NothingLeft { class: class.name.clone(), wanted: wanted() });
         }
     }
+    let asked = |share: &Share| match share {
+        Share::Bytes(bytes) => Some(*bytes),
+        Share::Percent(percent) => Some(Bytes(u64::from(count) * per_color.0 * u64::from(*percent) / 100)),
+        Share::Count(_) | Share::List(_) | Share::Rest => None,
+    };
     let assigned = policy.classes.iter().zip(colors).map(|(class, colors)| Assigned {
         class: class.name.clone(),
-        rounded_from: match class.share {
-            Share::Bytes(bytes) if bytes.0 != colors.len() as u64 * per_color.0 => Some(bytes),
-            _ => None,
-        },
+        rounded_from: asked(&class.share).filter(|bytes| bytes.0 != colors.len() as u64 * per_color.0),
         colors: colors.into_iter().collect(),
     });
     Ok(assigned.collect())
@@ -194,9 +197,12 @@ mod tests {
 
     #[test]
     fn a_size_is_rounded_up_and_that_is_told() {
-        let policy = read(&(class("a", "cache = \"100K\"") + &class("b", "cache = \"128K\""))).unwrap();
-        let assigned = assign(&policy, 16, PER_COLOR).unwrap();
-        assert_eq!((assigned[0].rounded_from, assigned[1].rounded_from), (Some(Bytes(100 << 10)), None));
+        let text = [("a", "100K"), ("b", "128K"), ("c", "25%"), ("d", "30 %")]
+            .map(|(name, share)| class(name, &format!("cache = {share:?}")));
+        let assigned = assign(&read(&text.concat()).unwrap(), 16, PER_COLOR).unwrap();
+        let told: Vec<_> = assigned.iter().map(|class| (class.colors.len(), class.rounded_from)).collect();
+        let third = Bytes((1 << 20) * 30 / 100);
+        assert_eq!(told, [(2, Some(Bytes(100 << 10))), (2, None), (4, None), (5, Some(third))]);
     }
 
     #[test]

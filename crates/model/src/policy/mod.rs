@@ -45,6 +45,8 @@ pub struct Class {
 pub enum Share {
     /// At least this many bytes, rounded up to whole colors.
     Bytes(Bytes),
+    /// This many percent of the cache, rounded up to whole colors.
+    Percent(u32),
     /// This many colors, the lowest that are free.
     Count(u32),
     /// These colors.

@@ -110,10 +110,16 @@ fn class_of(name: String, text: ClassText) -> Result<Class, String> {
             return Err("has neither `cache` nor `colors`\n  hint: cache = \"128K\", colors = 4, colors = \"0-3\" or cache = \"rest\"".to_owned());
         }
         (Some(cache), None) if cache == "rest" => Share::Rest,
-        (Some(cache), None) => match cache.parse() {
-            Ok(Bytes(0)) => return Err("`cache` is nothing\n  hint: cache = \"128K\"".to_owned()),
-            Ok(bytes) => Share::Bytes(bytes),
-            Err(_) => return Err(format!("`cache = {cache:?}` is not a size\n  hint: \"128K\", \"1M\" or \"rest\"")),
+        (Some(cache), None) => match (cache.strip_suffix('%').map(|percent| percent.trim_end().parse()), cache.parse())
+        {
+            (Some(Ok(percent @ 1..=100)), _) => Share::Percent(percent),
+            (_, Ok(Bytes(0))) => return Err("`cache` is nothing\n  hint: cache = \"128K\"".to_owned()),
+            (_, Ok(bytes)) => Share::Bytes(bytes),
+            _ => {
+                return Err(format!(
+                    "`cache = {cache:?}` is not a size\n  hint: \"128K\", \"1M\", \"25%\" or \"rest\""
+                ));
+            }
         },
         (None, Some(ColorsText::Count(0))) => return Err("`colors` is nothing\n  hint: colors = 4".to_owned()),
         (None, Some(ColorsText::Count(count))) => Share::Count(count),
@@ -190,6 +196,8 @@ mod tests {
             (format!("\n[class.a]\n{members}"), "line 2", "neither"),
             (format!("[class.a]\ncolors = 2\ncache = \"1M\"\n{members}"), "line 1", "both"),
             (format!("[class.a]\ncache = \"lots\"\n{members}"), "line 1", "not a size"),
+            (format!("[class.a]\ncache = \"0%\"\n{members}"), "line 1", "not a size"),
+            (format!("[class.a]\ncache = \"101%\"\n{members}"), "line 1", "not a size"),
             (format!("[class.a]\ncolors = \"3-1\"\n{members}"), "line 1", "not a list"),
             (format!("[class.a]\ncolors = 0\n{members}"), "line 1", "nothing"),
             (format!("[class.a]\ncolors = 2\nmax_pause = \"soon\"\n{members}"), "line 1", "not a time"),
