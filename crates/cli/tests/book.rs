@@ -133,7 +133,7 @@ fn deterministic(page: &str, blocks: &[Block]) -> Outcome {
         for (line, command, expected) in block.commands() {
             let output = shell.run(&command);
             let printed = String::from_utf8(output.stdout).expect("output is text");
-            // On a busy machine short work may take long enough to say that it goes on.
+            // On a busy machine even short work may take long enough to print progress lines.
             let progress = |line: &&str| line.starts_with("isochrome: ") && line.contains(" s so far");
             let printed: String = printed.split_inclusive('\n').filter(|line| !progress(line)).collect();
             let code = output.status.code();

@@ -41,8 +41,8 @@ pub enum LabError {
         /// Error that the kernel returned.
         source: io::Error,
     },
-    /// A program was not stopped at its mark as a run needs it: it was on its colors only later, so that it would be timed from another instant
-    /// than without colors, or it had ended. On a busy machine both may happen to a program that is right for the experiment.
+    /// A program missed its mark: it was on its colors too late, so that it would be timed from another instant than without colors, or it had
+    /// already ended. On a busy machine this can happen to a program that fits the experiment.
     #[error("{program} {what}\n  hint: {hint}")]
     MissedMark {
         /// Command line of the program.

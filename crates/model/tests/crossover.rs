@@ -106,7 +106,7 @@ fn the_interval_holds_the_true_effect_in_95_percent_of_the_experiments() {
 
 /// Windows for which the programs are started anew come in pairs, and there are few of them: p-values are multiples of 1/128.
 #[test]
-fn with_restarts_an_effect_is_missed_or_made_up_in_at_most_5_percent_of_the_experiments() {
+fn with_restarts_an_effect_is_missed_or_made_up_in_5_percent_of_the_experiments() {
     let noise = recorded_noise();
     for (group, effect) in [(13, 0.0), (14, -0.05), (15, 0.3), (16, -0.6)] {
         let missed = |seed| {
@@ -114,15 +114,15 @@ fn with_restarts_an_effect_is_missed_or_made_up_in_at_most_5_percent_of_the_expe
             let interval = Crossover::of(&pairs, SIGNIFICANT).unwrap().interval;
             !interval.is_some_and(|[low, high]| (low..=high).contains(&effect))
         };
-        let (_, [low, _]) = count(&format!("restarts, effect {effect}, missed"), missed);
-        assert!(low <= SIGNIFICANT);
+        let (_, [low, high]) = count(&format!("restarts, effect {effect}, missed"), missed);
+        assert!(low <= SIGNIFICANT && SIGNIFICANT <= high);
     }
     let made_up = |seed| {
         let pairs = experiment_of((RESTARTS, 1), &noise, 0.0, 17_000_000 + seed);
         Crossover::of(&pairs, SIGNIFICANT).unwrap().differs()
     };
-    let (_, [low, _]) = count("restarts, no effect, seen", made_up);
-    assert!(low <= SIGNIFICANT);
+    let (_, [low, high]) = count("restarts, no effect, seen", made_up);
+    assert!(low <= SIGNIFICANT && SIGNIFICANT <= high);
 }
 
 /// The looks are conservative: the levels of all of them add up to 5 %, but looks at the same windows are often wrong together. So

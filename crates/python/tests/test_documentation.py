@@ -130,7 +130,7 @@ def code_of_docstrings():
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
-    """A folder in which mypy keeps what it has found out of the packages that all of these use."""
+    """A cache folder that all runs of mypy share."""
     return tmp_path_factory.mktemp("mypy")
 
 

@@ -116,14 +116,17 @@ def test_a_worker_that_is_killed_changes_nothing(experiment_file, undisturbed):
     folder = experiment_file.with_suffix("")
     process = started(experiment_file, "--workers", "2")
     wait_for_chunks(folder, process, 3)
-    # The sweep stands still while it is looked at.
+    # The sweep is stopped, so that it cannot end between the check and the kill.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGSTOP)
-    skip_if_over(folder, process)
-    workers = workers_of(process.pid)
-    assert workers
-    os.kill(workers[0], signal.SIGKILL)
-    os.killpg(process.pid, signal.SIGCONT)
+    try:
+        skip_if_over(folder, process)
+        workers = workers_of(process.pid)
+        assert workers
+        os.kill(workers[0], signal.SIGKILL)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGCONT)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert digests(folder) == undisturbed

@@ -104,7 +104,7 @@ fn verdict(evidence: &Evidence) -> Markup {
 /// Renders text in which code and names of programs stand between backticks. Text with an odd number of backticks is left as it is. A line does
 /// not end between a number and its percent sign, or within a p-value.
 fn sentence(text: &str) -> Markup {
-    let text = text.replace(" %", "\u{a0}%").replace("p = ", "p\u{a0}=\u{a0}");
+    let text = text.replace(" %", "\u{a0}%").replace("p = ", "p\u{a0}=\u{a0}").replace("p < ", "p\u{a0}<\u{a0}");
     let parts: Vec<&str> = text.split('`').collect();
     if parts.len().is_multiple_of(2) {
         return html! { (text) };

@@ -27,7 +27,7 @@ pub fn failures(fixture: &Fixture) -> Outcome {
     for (mode, named) in FAILURES {
         let bad = fixture.task("bad", &[mode, "50"], 2000, 1900, "line");
         let plan = fixture.plan("none", vec![fixture.good(), bad]);
-        // For a second a program may be late because the host withholds its CPU.
+        // A program counts as hanging only after four periods plus 1 s, so these two runs are longer.
         let periods = if matches!(mode, "spins" | "hangs") { 300 } else { 200 };
         let duration = format!("{}ms", 5 * periods);
         let evidence = fixture.evidence(&plan, &["--duration", &duration, "--keep-going"]);

@@ -288,7 +288,7 @@ impl<E: EvictionTest> Tester<E> {
             (0..targets.len()).map(|at| Open { at, decoder: decoder.clone(), tests: 0 }).collect();
         let mut batch = (PER_COLOR * among.len()).clamp(1, BATCH_MAX);
         let mut tell_apart_after = TELL_APART_AFTER;
-        // There is one round at least, so that a thread that had no CPU since it began has something to conclude from.
+        // At least one round runs, so that a thread that had no CPU until the limit still has tests to conclude from.
         let mut rounds = 0;
         while !open.is_empty() && (rounds == 0 || begin.elapsed() < effort.limit) {
             rounds += 1;

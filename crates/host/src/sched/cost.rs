@@ -13,7 +13,7 @@ use crate::machine::setting::RealtimeRequest;
 /// Number of pairs of runs, with and without records, and number of times that each of two threads passes on the CPU in a run.
 const COST_PAIRS: usize = 15;
 const COST_HANDOFFS: usize = 100;
-/// Longest wait for such a run, which takes about 1 ms on an idle CPU. Others may have the CPU, or a hypervisor.
+/// Longest wait for such a run, which takes about 1 ms on an idle CPU. Other programs or a hypervisor may hold the CPU meanwhile.
 const COST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Measures the cost of a record of `source` to `cpu`: two threads pass the CPU to each other, in alternating runs with and without

@@ -40,7 +40,7 @@ pub(super) const WAITING: u8 = 10;
 const WARM_UP_SHARE: u64 = 4;
 /// Time between two readings of a program's CPU time.
 const POLL: Duration = Duration::from_micros(200);
-/// Greatest number of times that a program is started until it stops at its mark as a run needs it.
+/// Largest number of times that a program is started until it stops at its mark, on its colors.
 const STARTS_MAX: u32 = 10;
 /// Greatest time that a program may take to reach its mark.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_misses_its_mark_is_started_again_up_to_ten_times() {
+    fn a_program_that_misses_its_mark_is_started_up_to_ten_times() {
         let (program, what) = ("sh".to_owned(), "ended".to_owned());
         let missed = || LabError::MissedMark { program: program.clone(), what: what.clone(), hint: "" };
         let unfit = || LabError::Unfit { program: program.clone(), what: what.clone(), hint: "" };

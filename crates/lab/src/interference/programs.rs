@@ -467,11 +467,12 @@ mod tests {
 
     const SECOND: Ns = Ns(1_000_000_000);
     const MINUTE: Ns = Ns(60_000_000_000);
-    /// Script that does most of its work after a mark at its beginning.
+    /// Script that takes some tens of ms of CPU time.
     const LOOP: &str = "i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done";
+    /// Warm-up of these experiments.
     const BEGINNING: Ns = Ns(20_000_000);
 
-    /// Returns a script that does all its work behind its mark, however late it is stopped there.
+    /// Returns a script that begins its work only when it continues from its mark, however late it is stopped there.
     fn held(script: &str) -> String {
         format!("trap on=1 CONT; until [ \"$on\" ]; do :; done; {script}")
     }
@@ -551,7 +552,7 @@ mod tests {
     fn what_a_program_did_from_its_mark_to_its_end_is_counted() {
         let faults = LevelEvents { level: 1, accesses: vec![PAGE_FAULTS], misses: vec![PAGE_FAULTS] };
         // The shell runs the loop itself, in one thread.
-        let (blocks, _) = tried(&[LOOP, LOOP], &[faults], BEGINNING, MINUTE).unwrap();
+        let (blocks, _) = tried(&[&held(LOOP), &held(LOOP)], &[faults], BEGINNING, MINUTE).unwrap();
         assert!(!blocks.is_empty());
         for run in blocks.iter().flat_map(|block| &block.samples) {
             assert!(matches!(run.values[..], [_, _, 0.0, misses] if misses >= 0.0), "{run:?}");
@@ -561,7 +562,7 @@ mod tests {
     /// Without real-time priorities the programs share the CPU as the scheduler sees fit, and the spinner has some of it all the same.
     #[test]
     fn on_one_cpu_a_program_spins_in_the_control_and_is_stopped_after_it() {
-        let setup = setup(Partitioning::None, &[LOOP, LOOP], &[], (BEGINNING, MINUTE));
+        let setup = setup(Partitioning::None, &[&held(LOOP), &held(LOOP)], &[], (BEGINNING, MINUTE));
         let mut left_alone = |_, _| Ok(());
         let mut experiment = Programs::new(&setup, &mut left_alone);
         let mut run = |arm| {
@@ -581,7 +582,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let ended = folder.path().join("ended").display().to_string();
         std::fs::write(&ended, "").unwrap();
-        // Of the short program there are 16. The long one goes on behind the end of the last.
+        // The experiment starts the short program 16 times. The long one works on after the last of them has ended.
         let short = held(&format!("echo >> {ended}"));
         let long =
             format!("n=0; while [ $n -lt 16 ]; do n=0; while read line; do n=$((n+1)); done < {ended}; done; {LOOP}");

@@ -119,14 +119,14 @@ pub fn assign(policy: &Policy, count: u32, per_color: Bytes) -> Result<Vec<Assig
             return Err(AssignError::NothingLeft { class: class.name.clone(), wanted: wanted() });
         }
     }
-    let asked = |share: &Share| match share {
+    let requested = |share: &Share| match share {
         Share::Bytes(bytes) => Some(*bytes),
         Share::Percent(percent) => Some(Bytes(u64::from(count) * per_color.0 * u64::from(*percent) / 100)),
         Share::Count(_) | Share::List(_) | Share::Rest => None,
     };
     let assigned = policy.classes.iter().zip(colors).map(|(class, colors)| Assigned {
         class: class.name.clone(),
-        rounded_from: asked(&class.share).filter(|bytes| bytes.0 != colors.len() as u64 * per_color.0),
+        rounded_from: requested(&class.share).filter(|bytes| bytes.0 != colors.len() as u64 * per_color.0),
         colors: colors.into_iter().collect(),
     });
     Ok(assigned.collect())
@@ -200,9 +200,9 @@ mod tests {
         let text = [("a", "100K"), ("b", "128K"), ("c", "25%"), ("d", "30 %")]
             .map(|(name, share)| class(name, &format!("cache = {share:?}")));
         let assigned = assign(&read(&text.concat()).unwrap(), 16, PER_COLOR).unwrap();
-        let told: Vec<_> = assigned.iter().map(|class| (class.colors.len(), class.rounded_from)).collect();
-        let third = Bytes((1 << 20) * 30 / 100);
-        assert_eq!(told, [(2, Some(Bytes(100 << 10))), (2, None), (4, None), (5, Some(third))]);
+        let rounded: Vec<_> = assigned.iter().map(|class| (class.colors.len(), class.rounded_from)).collect();
+        let thirty_percent = Bytes((1 << 20) * 30 / 100);
+        assert_eq!(rounded, [(2, Some(Bytes(100 << 10))), (2, None), (4, None), (5, Some(thirty_percent))]);
     }
 
     #[test]

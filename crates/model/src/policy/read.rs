@@ -107,12 +107,15 @@ fn class_of(name: String, text: ClassText) -> Result<Class, String> {
     let share = match (text.cache, text.colors) {
         (Some(_), Some(_)) => return Err("has both `cache` and `colors`\n  hint: keep one of them".to_owned()),
         (None, None) => {
-            return Err("has neither `cache` nor `colors`\n  hint: cache = \"128K\", colors = 4, colors = \"0-3\" or cache = \"rest\"".to_owned());
+            return Err("has neither `cache` nor `colors`\n  hint: cache = \"128K\", cache = \"25%\", colors = 4, colors = \"0-3\" or cache = \"rest\"".to_owned());
         }
         (Some(cache), None) if cache == "rest" => Share::Rest,
         (Some(cache), None) => match (cache.strip_suffix('%').map(|percent| percent.trim_end().parse()), cache.parse())
         {
             (Some(Ok(percent @ 1..=100)), _) => Share::Percent(percent),
+            (Some(_), _) => {
+                return Err(format!("`cache = {cache:?}` is not a percentage from 1 to 100\n  hint: cache = \"25%\""));
+            }
             (_, Ok(Bytes(0))) => return Err("`cache` is nothing\n  hint: cache = \"128K\"".to_owned()),
             (_, Ok(bytes)) => Share::Bytes(bytes),
             _ => {
@@ -196,8 +199,8 @@ mod tests {
             (format!("\n[class.a]\n{members}"), "line 2", "neither"),
             (format!("[class.a]\ncolors = 2\ncache = \"1M\"\n{members}"), "line 1", "both"),
             (format!("[class.a]\ncache = \"lots\"\n{members}"), "line 1", "not a size"),
-            (format!("[class.a]\ncache = \"0%\"\n{members}"), "line 1", "not a size"),
-            (format!("[class.a]\ncache = \"101%\"\n{members}"), "line 1", "not a size"),
+            (format!("[class.a]\ncache = \"0%\"\n{members}"), "line 1", "not a percentage"),
+            (format!("[class.a]\ncache = \"101%\"\n{members}"), "line 1", "not a percentage"),
             (format!("[class.a]\ncolors = \"3-1\"\n{members}"), "line 1", "not a list"),
             (format!("[class.a]\ncolors = 0\n{members}"), "line 1", "nothing"),
             (format!("[class.a]\ncolors = 2\nmax_pause = \"soon\"\n{members}"), "line 1", "not a time"),

@@ -29,8 +29,8 @@ use crate::sys::launch;
 /// Minimum time between two checks of the memory of programs.
 const MEMORY_CHECK_INTERVAL: Ns = Ns(100_000_000);
 
-/// Time that is added to four periods to get the age at which a job counts as never completed. A hypervisor may withhold a CPU for some hundred ms,
-/// which is no fault of the program that has it.
+/// Time that is added to four periods to get the age at which a job counts as never completed. A hypervisor may withhold a CPU for several
+/// hundred ms, and that is not a failure of the program.
 const OVERDUE: Ns = Ns(1_000_000_000);
 
 /// Maximum number of violations that are recorded with all details.

@@ -151,7 +151,7 @@ mod tests {
             let mut processes = std::fs::read_dir("/proc").unwrap().flatten();
             processes.any(|entry| std::fs::read_to_string(entry.path().join("cmdline")).is_ok_and(is_sleep))
         };
-        // A process that was killed is there until it gets a CPU.
+        // A killed process remains until it gets a CPU to end on.
         while is_left() {
             assert!(begin.elapsed() < Duration::from_secs(60), "a process of the load generator is left");
             std::thread::sleep(Duration::from_millis(5));
