@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(1);
 /// Longest time that waking up takes if no CPU is withheld.
 const USUAL: Duration = Duration::from_micros(200);
 
-/// Longest stall at which jobs are counted: a twentieth of the time after which a program counts as hanging.
+/// Longest stall at which jobs are counted: a tenth of the time after which a program counts as hanging.
 const LONGEST_MAX: Duration = Duration::from_millis(50);
 
 /// Largest withheld share of a run at which jobs are counted: half of the share at which the tool reports missing jobs.

@@ -30,8 +30,9 @@ use crate::sys::launch;
 const MEMORY_CHECK_INTERVAL: Ns = Ns(100_000_000);
 
 /// Time that is added to four periods to get the age at which a job counts as never completed. A hypervisor may withhold a CPU for several
-/// hundred ms, and that is not a failure of the program.
-const OVERDUE: Ns = Ns(1_000_000_000);
+/// hundred ms, and that is not a failure of the program. A program that never sleeps must be ended before it has spent the 0.95 s of a second
+/// after which the kernel stops all real-time programs (kernel.sched_rt_runtime_us).
+const OVERDUE: Ns = Ns(500_000_000);
 
 /// Maximum number of violations that are recorded with all details.
 const DETAILED_MAX: usize = 20;
