@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The first line is due after 1 s and the others every 5 s. On a busy machine they are later, and say so.
+/// The first line is due after 1 s and the others every 5 s. On a busy machine they come later, with the time that has passed.
 const LATEST: Duration = Duration::from_secs(60);
 
 #[test]

@@ -20,7 +20,7 @@ pub fn exec_is_transparent(fixture: &Fixture) -> Outcome {
     let output = exec("echo out; echo err >&2; sleep 0.5; exit 7").output().unwrap();
     assert_eq!((output.status.code(), &*output.stdout), (Some(7), &b"out\n"[..]));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    // On a busy machine half a second may be over before anything is moved.
+    // On a busy machine the program may end before any of its pages is moved.
     let ends = ["sweep", "ended before it was on its colors"];
     assert!(message.lines().any(|line| line == "err") && ends.iter().any(|end| message.contains(end)), "{message}");
     let mut child = exec("read line; echo \"$line\"").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -101,8 +101,8 @@ pub fn spread(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Checks that every page of a program is spread, also those that wait because a round moves a part of the pages only. If there are no frames left
-/// for these, they stay where they are: all of them have an allowed color.
+/// Checks that every page of a program is spread, also pages that wait because a round moves only a part of them. Pages that wait while no frames
+/// are left stay where they are, because they already have an allowed color.
 pub fn spread_in_parts(fixture: &Fixture) -> Outcome {
     let target = fixture.target("alone")?;
     target.goes_on();

@@ -244,7 +244,7 @@ impl RecolorError {
         }
     }
 
-    /// Whether frames for pages were not found, or do not fit into the memory that may be touched.
+    /// Whether no frames were found for the pages, or finding them takes more memory than may be touched.
     pub fn lacks_frames(&self) -> bool {
         matches!(self, RecolorError::TooFewFrames { .. } | RecolorError::TooLittleMemory { .. })
     }
