@@ -79,7 +79,20 @@ class Member:
 
     def end(self, number):
         self.process.send_signal(number)
-        self.process.wait(timeout=30)
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            raise OSError(f"{self.name} does not end:\n" + "\n".join(map(state_of, sorted(self.pids()))))
+
+
+def state_of(pid):
+    """What the kernel says of a process: its name, what it waits for, and its signals."""
+    try:
+        lines = (Path("/proc") / str(pid) / "status").read_text().splitlines()
+        kept = [line for line in lines if line.split(":")[0] in ("Name", "State", "TracerPid", "SigPnd", "ShdPnd", "SigBlk")]
+        return f"{pid}: {', '.join(kept)}, {(Path('/proc') / str(pid) / 'stack').read_text()}".replace("\t", " ")
+    except OSError as error:
+        return f"{pid}: {error}"
 
 
 class RedisServer(Member):
@@ -377,11 +390,13 @@ def main():
     folder.chmod(0o755)
     try:
         tried(options, folder, found)
+        if not found["server"]["wrong"]:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        sys.exit(f"{error}\n  what the server and the members said is in {folder}")
     finally:
         if options.output:
             options.output.write_text(json.dumps({"options": vars(options), "found": found}, default=str, indent=1))
-        if not found["server"]["wrong"]:
-            shutil.rmtree(folder, ignore_errors=True)
     held = not found["server"]["wrong"]
     print("| member | starts | s to 99 % on color: median, longest | share before the end: lowest | checks | wrong |\n|---|---|---|---|---|---|")
     for name, of in ((name, of) for name, of in found.items() if name != "server" and of["seconds"]):

@@ -1,8 +1,9 @@
 //! Colors and walk times that this process has measured, and which frames still have their colors.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use isochrome_model::units::{Color, FrameNumber};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::eviction::WalkTicks;
 use super::saved::BLOCK_FRAMES;
@@ -12,11 +13,11 @@ use crate::process::Pid;
 #[derive(Default)]
 pub struct Learned {
     /// Colors by frame number.
-    pub frames: HashMap<FrameNumber, Color>,
+    pub frames: FxHashMap<FrameNumber, Color>,
     /// Frames that each process had when they were last listed, and frames measured in it since; empty unless free frames change.
-    holders: HashMap<i32, Vec<FrameNumber>>,
+    holders: FxHashMap<i32, Vec<FrameNumber>>,
     /// Colors of pages by process and address, if frame numbers are hidden.
-    pub pages: HashMap<(i32, u64), Color>,
+    pub pages: FxHashMap<(i32, u64), Color>,
     /// Number of frames whose color by the palette was confirmed, and number of frames whose color by the palette was wrong.
     pub confirmed: usize,
     pub wrong: usize,
@@ -51,7 +52,8 @@ impl Learned {
             return;
         }
         let before = ended.iter().chain([&pid]).filter_map(|of| self.holders.remove(of));
-        let mut gone: HashSet<FrameNumber> = before.flatten().collect();
+        let mut gone: FxHashSet<FrameNumber> =
+            before.flatten().filter(|frame| self.frames.contains_key(frame)).collect();
         if !now.is_empty() {
             self.holders.insert(pid, now);
         }

@@ -4,11 +4,11 @@
 //! that is touched on a CPU just after frames of the reserve were freed there gets these frames. Other programs may take some of them in between.
 //! The caller therefore reads afterwards which frames have arrived.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use isochrome_model::palette::decode::Answer;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
+use rustc_hash::FxHashSet;
 
 use super::error::ColorError;
 use super::known::{KnownColors, all_colors};
@@ -16,16 +16,23 @@ use super::local::LocalEvictionTest;
 use super::pagemap::frames;
 use super::tester::{Effort, Tester};
 use crate::error::SystemError;
+use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
 use crate::sys::memory::{Arena, page_bytes};
 
 /// Largest number of frames that are measured at a time, and time after which undecided frames are left for later. The server does nothing else
 /// during a measurement.
-const MEASURED_AT_ONCE: usize = 4096;
+const MEASURED_AT_ONCE: usize = 2048;
 const MEASURING: Effort = Effort { error: 1e-4, limit: Duration::from_millis(500) };
 
 /// Time after which a [search](Reserve::find) takes no more memory.
 const SEARCHING: Duration = Duration::from_secs(2);
+
+/// Largest number of frames that a [refill](Reserve::refill) takes at a time.
+const TAKEN_AT_ONCE: usize = 1 << 14;
+
+/// Most memory that a reserve holds while it looks for frames of its colors: this many times its size, and the available memory by this divisor.
+const ROOM: (u64, u64) = (4, 4);
 
 /// Frames that this process holds, by their colors.
 pub struct Reserve {
@@ -34,14 +41,18 @@ pub struct Reserve {
     begun: usize,
     /// Whether more memory is taken where frames are lacking.
     searches: bool,
+    /// Number of frames of each color that refills provide.
+    stock: Vec<usize>,
+    /// Number of these that the last refills have found; `None` while they look for them.
+    found: Option<Vec<usize>>,
     /// Pages of each color, ascending by frame number. The kernel hands out frames of its upper zone first, so these are given first.
     free: Vec<Vec<u32>>,
     /// Pages whose frames were given away.
     empty: Vec<u32>,
     /// Pages of unknown color.
     unknown: Vec<u32>,
-    /// Frames for which tests reached no decision.
-    undecided: HashSet<FrameNumber>,
+    /// Frames for which tests reached no decision, or whose color the stock does not need.
+    undecided: FxHashSet<FrameNumber>,
 }
 
 impl Reserve {
@@ -56,6 +67,31 @@ impl Reserve {
         Ok(reserve)
     }
 
+    /// Returns a reserve without frames that can [stock](Self::stock) `size` of memory.
+    pub fn stocking(known: &KnownColors, size: Bytes) -> Result<Reserve, SystemError> {
+        let available = Sysfs::system().memory("MemAvailable").map_or(size, |available| Bytes(available.0 / ROOM.1));
+        let room = Bytes(size.0 * ROOM.0).min(available).max(size);
+        Ok(Reserve { searches: false, ..Reserve::searching(known, room)? })
+    }
+
+    /// Whether the reserve can hold `size` of memory.
+    pub fn has_room_for(&self, size: Bytes) -> bool {
+        size.0 as usize / page_bytes() <= self.arena.page_count()
+    }
+
+    /// Has [refills](Self::refill) provide `size` of memory in frames of `colors`, of each color alike.
+    ///
+    /// A reserve that took any frames would end with colors that nobody needs: the others are given away, and what the kernel gives in their place
+    /// has any color.
+    pub fn stock(&mut self, size: Bytes, colors: &[Color]) {
+        let mut stock = vec![0; self.free.len()];
+        let each = (size.0 as usize / page_bytes()).div_ceil(colors.len().max(1));
+        colors.iter().for_each(|color| stock[usize::from(color.0)] = each);
+        if stock != self.stock {
+            (self.stock, self.found) = (stock, None);
+        }
+    }
+
     /// Returns a reserve without frames, which [searches](Self::find) for those that are needed and takes at most `limit` of memory for it.
     pub fn searching(known: &KnownColors, limit: Bytes) -> Result<Reserve, SystemError> {
         let pages = (limit.0 as usize / page_bytes()).max(1);
@@ -65,18 +101,53 @@ impl Reserve {
             arena,
             begun: 0,
             searches: true,
+            stock: vec![0; free.len()],
+            found: None,
             free,
             empty: Vec::new(),
             unknown: Vec::new(),
-            undecided: HashSet::new(),
+            undecided: FxHashSet::default(),
         })
     }
 
-    /// Takes new frames in place of those that were given away.
+    /// Takes some frames if there are less than three quarters of the [stock](Self::stock) of some color. Once they are measured, the next refill
+    /// takes more, until there are enough of each color. Then all frames that are not needed are given back at once: if one were given back before, the
+    /// kernel would hand it out next.
+    ///
+    /// They are also given back if the reserve may hold no more. What has been found is the stock then, until some of it is missing.
     pub fn refill(&mut self, known: &KnownColors) {
-        self.undecided.clear();
-        self.take(self.empty.len());
+        let is_short =
+            |found: &Vec<usize>| found.iter().zip(&self.free).any(|(found, pages)| 4 * pages.len() < 3 * found);
+        if self.has_unknown() || self.found.as_ref().is_some_and(|found| !is_short(found)) {
+            return;
+        }
+        self.found = None;
+        let is_full = self.stock.iter().zip(&self.free).all(|(stock, pages)| pages.len() >= *stock);
+        let room = self.arena.page_count() - self.held();
+        if is_full || room == 0 {
+            self.give_back_surplus();
+            self.found = Some(self.free.iter().map(Vec::len).collect());
+        } else {
+            // At first, as many as suffice if all of them are needed.
+            let least = if self.begun == 0 { self.stock.iter().sum() } else { TAKEN_AT_ONCE };
+            self.take(least.min(room));
+        }
         self.list_all(known);
+    }
+
+    /// Gives all frames back to the kernel that the stock does not need, of known color or not.
+    fn give_back_surplus(&mut self) {
+        let mut needed = vec![false; self.begun];
+        for (number, pages) in self.stock.iter().zip(&mut self.free) {
+            // Those that would be given first are kept.
+            pages.drain(..pages.len().saturating_sub(*number));
+            pages.iter().for_each(|page| needed[*page as usize] = true);
+        }
+        self.unknown.clear();
+        self.undecided.clear();
+        // An empty page has no frame to give back.
+        self.empty = (0..self.begun as u32).filter(|page| !needed[*page as usize]).collect();
+        self.empty.iter().for_each(|page| self.arena.release(*page));
     }
 
     /// Takes frames for up to `count` pages without a frame, first for the pages whose frames were given away.
@@ -163,7 +234,7 @@ impl Reserve {
         !self.unknown.is_empty()
     }
 
-    /// Measures the colors of some frames of unknown color by tests of `tester`, and lists them.
+    /// Measures the colors of some frames of unknown color by tests of `tester`, and lists those whose color is needed.
     ///
     /// Fails as [`Tester::classify`] does. Frames for which no decision is reached stay unlisted.
     pub fn measure(&mut self, known: &KnownColors, tester: &mut Tester<LocalEvictionTest>) -> Result<(), ColorError> {
@@ -173,7 +244,7 @@ impl Reserve {
         let first = tester.eviction_test.set_second(std::mem::replace(&mut self.arena, instead), &pages, false);
         let numbers: Vec<u32> = pages.iter().map(|page| first + page).collect();
         let begin = Instant::now();
-        let answers = tester.classify(&numbers, &all_colors(known), MEASURING);
+        let answers = tester.classify(&numbers, &self.lacking(known), MEASURING);
         let was_cut_short = begin.elapsed() >= MEASURING.limit;
         self.arena = tester.eviction_test.take_second().expect("the tester still has the second memory");
         for (page, answer) in pages.into_iter().zip(answers?) {
@@ -190,6 +261,16 @@ impl Reserve {
         Ok(())
     }
 
+    /// Returns the colors of which the stock has too few frames, and all colors for a reserve without a stock.
+    fn lacking(&self, known: &KnownColors) -> Vec<Color> {
+        let is_lacking = |color: &Color| {
+            let at = usize::from(color.0);
+            self.free[at].len() < self.stock[at]
+        };
+        let lacking: Vec<Color> = all_colors(known).into_iter().filter(is_lacking).collect();
+        if lacking.is_empty() { all_colors(known) } else { lacking }
+    }
+
     /// Returns the number of frames of known color.
     pub fn listed(&self) -> usize {
         self.free.iter().map(Vec::len).sum()
@@ -198,11 +279,6 @@ impl Reserve {
     /// Returns the number of listed frames of each of `colors`.
     pub fn available(&self, colors: &[Color]) -> Vec<usize> {
         colors.iter().map(|color| self.free.get(usize::from(color.0)).map_or(0, Vec::len)).collect()
-    }
-
-    /// Returns the number of frames that were given away and not replaced.
-    pub fn given(&self) -> usize {
-        self.empty.len()
     }
 
     /// Returns the number of pages that are held, of known color or not.
@@ -215,7 +291,8 @@ impl Reserve {
         known.hold(std::process::id() as i32, Vec::new());
         self.free.iter_mut().for_each(Vec::clear);
         self.unknown.clear();
-        self.empty = (0..self.begun as u32).collect();
+        self.undecided.clear();
+        (self.empty, self.found) = ((0..self.begun as u32).collect(), None);
         self.empty.iter().for_each(|page| self.arena.release(*page));
     }
 
@@ -263,10 +340,8 @@ mod tests {
         assert_eq!(reserve.available(&colors), [49, 59]);
         assert_eq!((reserve.give(&colors, &mut numbers, 20), numbers), (15, [0, 0]));
         // No more are left than these.
-        assert_eq!((reserve.give(&colors, &mut [1000, 0], 1000), reserve.given()), (34, 69));
+        assert_eq!((reserve.give(&colors, &mut [1000, 0], 1000), reserve.held()), (34, 1024 - 69));
         assert_eq!(reserve.give(&colors, &mut [1, 0], 1), 0);
-        reserve.refill(&known);
-        assert_eq!((reserve.given(), reserve.held()), (0, 1024));
         reserve.give_back(&known);
         assert_eq!((reserve.held(), reserve.available(&colors)), (0, vec![0, 0]));
     }
@@ -323,6 +398,50 @@ mod tests {
         assert_eq!(steps, 1);
     }
 
+    /// Refills until nothing more is taken, as if page i got the frame whose number `frame` states. Returns how many refills have taken frames.
+    fn fill(reserve: &mut Reserve, known: &KnownColors, frame: impl Fn(u64) -> u64) -> usize {
+        (0..100)
+            .take_while(|_| {
+                reserve.refill(known);
+                let empty: FxHashSet<u32> = reserve.empty.iter().copied().collect();
+                let frame = |page| (!empty.contains(&(page as u32))).then(|| FrameNumber(frame(page)));
+                reserve.list(known, (0..reserve.begun as u64).map(frame).collect());
+                reserve.found.is_none()
+            })
+            .count()
+    }
+
+    #[test]
+    fn a_reserve_stocks_frames_of_its_colors_and_gives_the_others_back() {
+        let known = KnownColors::of_bits(16);
+        let stocking = || {
+            let mut reserve = Reserve::stocking(&known, Bytes(64 << 20)).unwrap();
+            reserve.stock(Bytes(64 << 20), &[Color(1), Color(2), Color(3), Color(4)]);
+            reserve
+        };
+        let counts = |reserve: &Reserve| reserve.available(&[0, 1, 2, 3, 4, 5].map(Color));
+        // Where colors come alike, four times as many frames are taken as are needed.
+        let mut reserve = stocking();
+        fill(&mut reserve, &known, |page| page);
+        assert_eq!((counts(&reserve), reserve.held()), (vec![0, 4096, 4096, 4096, 4096, 0], 16_384));
+        // Frames of one color are given away, and replaced once a quarter of them is missing.
+        reserve.give(&[Color(2)], &mut [1000], 1000);
+        assert_eq!((fill(&mut reserve, &known, |page| page), reserve.held()), (0, 15_384));
+        reserve.give(&[Color(2)], &mut [3096], 3096);
+        assert!(fill(&mut reserve, &known, |page| page) > 0);
+        assert_eq!((counts(&reserve), reserve.held()), (vec![0, 4096, 4096, 4096, 4096, 0], 16_384));
+        // Where a color does not come at all, what was found is kept, and nothing is taken until some of that is missing.
+        let mut without = stocking();
+        let frame = |page: u64| page / 15 * 16 + page % 15 + u64::from(!page.is_multiple_of(15));
+        fill(&mut without, &known, frame);
+        assert_eq!((counts(&without), without.held()), (vec![0, 0, 4096, 4096, 4096, 0], 12_288));
+        assert_eq!(fill(&mut without, &known, frame), 0);
+        // Other colors take the place of the former ones.
+        without.stock(Bytes(16 << 20), &[Color(4), Color(5)]);
+        fill(&mut without, &known, frame);
+        assert_eq!((counts(&without), without.held()), (vec![0, 0, 0, 0, 2048, 2048], 4096));
+    }
+
     #[test]
     fn frames_that_were_given_away_are_replaced_before_more_memory_is_taken() {
         let known = KnownColors::of_bits(16);
@@ -332,7 +451,7 @@ mod tests {
         reserve.list(&known, (0..160).map(|frame| Some(FrameNumber(frame))).collect());
         assert_eq!((reserve.give(&all, &mut [10; 16], 96), reserve.held()), (96, 64));
         reserve.take(100);
-        assert_eq!((reserve.given(), reserve.held(), reserve.begun), (0, 164, 164));
+        assert_eq!((reserve.empty.len(), reserve.held(), reserve.begun), (0, 164, 164));
         reserve.take(1000);
         assert_eq!((reserve.held(), reserve.begun), (256, 256));
     }

@@ -8,7 +8,7 @@ mod keeper;
 mod pace;
 pub mod report;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use isochrome_model::machine::{CacheLevel, Machine};
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 
+use rustc_hash::FxHashSet;
 use rustix::thread::sched_getcpu;
 
 pub use self::keeper::{Hooks, Keeper, Notice, Program};
@@ -125,15 +126,29 @@ impl Coloring {
         Coloring { places, ..self }
     }
 
-    /// Takes `size` of memory as a reserve of frames for all programs that this coloring moves, and copies made from now on. Gives an earlier reserve
-    /// back. `None`: no reserve.
+    /// Provides a reserve of frames that can hold `size` of memory, for all programs that this coloring moves, and copies made from now on. It has no
+    /// frames until it is [stocked](Self::stock_reserve) and [refilled](Self::refill_reserve). `None`: no reserve.
     pub fn hold_reserve(&mut self, size: Option<Bytes>) -> Result<(), SystemError> {
-        if self.reserve.take().is_some() {
-            self.known().0.hold(std::process::id() as i32, Vec::new());
+        let has_room = |reserve: &Arc<Mutex<Reserve>>, size| {
+            reserve.lock().unwrap_or_else(PoisonError::into_inner).has_room_for(size)
+        };
+        match (&self.reserve, size) {
+            (Some(reserve), Some(size)) if has_room(reserve, size) => {}
+            (None, None) => {}
+            (_, size) => {
+                self.known().0.hold(std::process::id() as i32, Vec::new());
+                let reserve = size.map(|size| Reserve::stocking(&self.known().0, size)).transpose()?;
+                self.reserve = reserve.map(|reserve| Arc::new(Mutex::new(reserve)));
+            }
         }
-        let reserve = size.map(|size| Reserve::new(&self.known().0, size)).transpose()?;
-        self.reserve = reserve.map(|reserve| Arc::new(Mutex::new(reserve)));
         Ok(())
+    }
+
+    /// Has the reserve provide `size` of memory in frames of `colors`, as [`Reserve::stock`] does.
+    pub fn stock_reserve(&self, size: Bytes, colors: &[Color]) {
+        if let Some(reserve) = &self.reserve {
+            reserve.lock().unwrap_or_else(PoisonError::into_inner).stock(size, colors);
+        }
     }
 
     /// Gives all programs that this coloring moves, and copies made from now on, frames of a reserve that searches for frames that are rare in the
@@ -144,16 +159,12 @@ impl Coloring {
         Ok(())
     }
 
-    /// Takes new frames for the reserve in place of those that were given away, and returns their number.
-    pub fn refill_reserve(&self) -> usize {
-        let Some(reserve) = &self.reserve else { return 0 };
-        let known = self.known();
-        let mut reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
-        let given = reserve.given();
-        if given > 0 {
-            reserve.refill(&known.0);
+    /// Takes frames for the reserve if it has too few, as [`Reserve::refill`] does.
+    pub fn refill_reserve(&self) {
+        if let Some(reserve) = &self.reserve {
+            let known = self.known();
+            reserve.lock().unwrap_or_else(PoisonError::into_inner).refill(&known.0);
         }
-        given
     }
 
     /// Measures some frames of the reserve whose colors are unknown, for half a second at most. Returns whether there were any.
@@ -407,7 +418,7 @@ impl Coloring {
         /// Largest number of attempts.
         const ATTEMPTS: u32 = 5;
         // After the first attempt, only the pages that it left are drawn.
-        let (mut moved, mut left) = (0, None::<HashSet<u64>>);
+        let (mut moved, mut left) = (0, None::<FxHashSet<u64>>);
         let mut attempt = 1;
         loop {
             let done = {

@@ -31,7 +31,7 @@ mod wanted;
 pub mod watch;
 mod work;
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ pub struct Report {
     pub waiting: usize,
     /// Addresses of the pages that should have moved and were left, for whatever reason.
     #[serde(skip)]
-    pub left: HashSet<u64>,
+    pub left: FxHashSet<u64>,
 }
 
 impl Report {
@@ -175,7 +175,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     }
     let slots = pool.choose(&mut classified, wanted);
     let pages = planned(&classified.off_color, &slots);
-    let donors: HashSet<u64> = pages.iter().filter(|planned| planned.gives()).map(|planned| planned.page).collect();
+    let donors: FxHashSet<u64> = pages.iter().filter(|planned| planned.gives()).map(|planned| planned.page).collect();
     let zero = zero_frame();
     let astray = |page, entry: PageEntry| {
         let is_off_color = wanted.allowed_page(pid, page, entry).is_none();
@@ -185,7 +185,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
     knowledge::record(pid, &regions, wanted, &pool, (&pages, &fates))?;
     let mut reports = classified.reports;
-    let mut left = HashSet::new();
+    let mut left = FxHashSet::default();
     let is_unreached = |(planned, fate): &(&Planned, &Fate)| !planned.gives() && **fate == Fate::Unreached;
     let unreached = pages.iter().zip(&fates).filter(is_unreached).count();
     for (planned, fate) in pages.iter().zip(fates).filter(|(planned, _)| !planned.gives()) {

@@ -1,6 +1,6 @@
 //! The input of a recoloring: which frames a process should have, and the limits of the work.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub enum Anew<'a> {
     /// Every page that can be moved.
     All,
     /// The pages at these addresses.
-    Only(&'a HashSet<u64>),
+    Only(&'a FxHashSet<u64>),
 }
 
 impl Anew<'_> {

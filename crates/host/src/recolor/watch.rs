@@ -1,8 +1,9 @@
 //! Keeps a program on its colors while it runs: moves pages that are new, and pages whose frame the kernel has changed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use isochrome_model::units::Bytes;
+use rustc_hash::FxHashSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -101,11 +102,11 @@ pub struct Watch {
 #[derive(Default)]
 struct Seen {
     /// Pages that could not be moved.
-    stubborn: HashSet<u64>,
+    stubborn: FxHashSet<u64>,
     /// For each mapping, by its first address, the most frequent reason why its pages could not be moved.
     reasons: BTreeMap<u64, String>,
     /// The pages that are still to get another frame, if the watch draws anew; `None` before it does.
-    undrawn: Option<HashSet<u64>>,
+    undrawn: Option<FxHashSet<u64>>,
     /// Number of draws that moved none of these pages.
     drawn_in_vain: u32,
     /// Whether the last tests refuted that the process is on color.
@@ -122,10 +123,10 @@ struct Seen {
 
 impl Seen {
     /// Records that all pages but those in `left` were drawn anew. These are drawn again until [`VAIN_DRAWS`] draws have moved none of them.
-    fn drawn(&mut self, left: HashSet<u64>) {
+    fn drawn(&mut self, left: FxHashSet<u64>) {
         let in_vain = self.undrawn.as_ref().is_some_and(|before| left.len() >= before.len());
         self.drawn_in_vain += u32::from(in_vain);
-        self.undrawn = Some(if self.drawn_in_vain < VAIN_DRAWS { left } else { HashSet::new() });
+        self.undrawn = Some(if self.drawn_in_vain < VAIN_DRAWS { left } else { FxHashSet::default() });
     }
 }
 
@@ -149,7 +150,7 @@ impl Watch {
 
     /// Returns the number of pages that are still to get another frame, although they may have an allowed color.
     pub fn undrawn(&self) -> usize {
-        self.seen.values().flat_map(|seen| &seen.undrawn).map(HashSet::len).sum()
+        self.seen.values().flat_map(|seen| &seen.undrawn).map(FxHashSet::len).sum()
     }
 
     /// Inspects `pids`, and moves pages that are off color. Processes that have ended are forgotten.
@@ -261,7 +262,7 @@ impl Watch {
         // Pages that could not be moved may have been in a use that has ended since.
         seen.rest = seen.rest.saturating_sub(1);
         let again = seen.rest == 0;
-        let lost: HashSet<u64> = classified
+        let lost: FxHashSet<u64> = classified
             .off_color
             .iter()
             .map(|page| page.address)
@@ -271,7 +272,7 @@ impl Watch {
             let done = match recolor(pid, &first, limits) {
                 // Other pages may need a frame for their color, which they get without these.
                 Err(error) if error.lacks_frames() && matches!(anew, Anew::Only(_)) => {
-                    seen.undrawn = Some(HashSet::new());
+                    seen.undrawn = Some(FxHashSet::default());
                     return self.inspect(pid, wanted, limits);
                 }
                 done => done?,
@@ -289,7 +290,7 @@ impl Watch {
             // The next round handles the pages that came during this one, and the pages for which no frame was found.
             let tried = if done.waiting > 0 { &[][..] } else { &classified.off_color[..] };
             let stubborn = tried.iter().map(|page| page.address);
-            let stubborn: HashSet<u64> =
+            let stubborn: FxHashSet<u64> =
                 stubborn.filter(|page| lost.contains(page) || seen.stubborn.contains(page)).collect();
             if again {
                 let in_vain = !seen.stubborn.is_empty() && stubborn.len() >= seen.stubborn.len();
@@ -304,7 +305,7 @@ impl Watch {
             seen.reasons = reasons.collect();
         } else if draws {
             // The pages that were still to be drawn are gone.
-            seen.undrawn = seen.undrawn.take().map(|_| HashSet::new());
+            seen.undrawn = seen.undrawn.take().map(|_| FxHashSet::default());
             (report, classified) = inspect_pages(pid, &seen.regions, wanted)?;
         }
         // Colors known by address are kept only for pages that are on color now.
@@ -350,7 +351,7 @@ mod tests {
         let mut seen = Seen::default();
         let mut left_after = |pages: std::ops::Range<u64>| {
             seen.drawn(pages.collect());
-            seen.undrawn.as_ref().map(HashSet::len)
+            seen.undrawn.as_ref().map(FxHashSet::len)
         };
         assert_eq!(left_after(0..9), Some(9));
         // A draw that moves some of them is not in vain.

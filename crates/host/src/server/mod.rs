@@ -15,6 +15,7 @@ pub mod published;
 pub mod requests;
 pub mod socket;
 mod status;
+mod turn;
 mod vitals;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,7 @@ use self::facts::{Users, facts};
 use self::notice::{Notice, Started};
 use self::requests::{Join, Peer, RequestError, Requests};
 pub use self::status::{ClassStatus, MemberStatus, Status, Unmanaged};
+use self::turn::{COMING, Turn, next_in_turn, rest_after};
 use self::vitals::{Vitals, moved_by_the_kernel};
 use crate::color::ColorError;
 use crate::color::ledger::Owner;
@@ -39,7 +41,7 @@ use crate::error::{SystemError, without_hint};
 use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
 use crate::recolor::watch::{PauseCounts, Tally, Watch};
-use crate::recolor::{Part, Place, RecolorError};
+use crate::recolor::{Limits, Part, Place, RecolorError};
 
 /// Time between two listings of all processes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,8 +49,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const DECIDE_AGAIN: Duration = Duration::from_secs(5);
 /// Age of a process below which the decision is made again at every listing.
 const FRESH: Duration = Duration::from_secs(3);
-/// Time between two inspections of a member while it grows, and while nothing happens.
-const GROWING: Duration = Duration::from_millis(100);
+/// Time between two inspections of a member while nothing happens.
 const IDLE: Duration = Duration::from_secs(1);
 /// Time after which a member is inspected even if nothing indicates that its pages have other frames.
 const INSPECT_ANYWAY: Duration = Duration::from_secs(60);
@@ -58,17 +59,14 @@ const MEASURED: Duration = Duration::from_millis(200);
 const REFILL: Duration = Duration::from_secs(1);
 /// Share of the time in which some task waits for memory, in percent, above which the reserve is given back, and below which it is taken again.
 const STALLS: (f64, f64) = (1.0, 0.1);
-/// Largest number of pages that are moved at a time: for a class that has the rest, and for another class, which needs several times as much memory
-/// to find frames. Only one process is recolored at a time on the whole machine.
-const PAGES_AT_ONCE: (usize, usize) = (1 << 13, 1 << 15);
+/// Largest number of pages that are moved at a time. Only one process is recolored at a time on the whole machine, so new members wait meanwhile. A
+/// class that has the rest finds frames several times as fast as another class.
+const PAGES_AT_ONCE: usize = 1 << 15;
+const PAGES_OF_THE_REST: usize = 1 << 13;
+/// The same for a member of a class that has the rest and is not new.
+const PAGES_OF_THE_SETTLED: usize = 1 << 11;
 /// Time after which a member is not stopped again to move more pages. If each pause moves few pages, moving all would take minutes.
 const TIME_AT_ONCE: Duration = Duration::from_secs(2);
-/// Longest time for which members of classes that have the rest wait for members of other classes: until a new one has come to its colors, and until
-/// those that are due have been inspected.
-const COMING: Duration = Duration::from_secs(5);
-/// Longest time between two attempts to move a member that cannot be moved.
-const REST_MAX: Duration = Duration::from_secs(60);
-
 /// Error of the server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -118,8 +116,8 @@ pub struct Server {
     /// Time before which the frames of the reserve are not measured, after an attempt has failed.
     next_measuring: Instant,
     next_purge: Instant,
-    /// Whether the last round has made eviction tests.
-    has_tested: bool,
+    /// Whether the last round has made eviction tests although a member was due.
+    has_worked: bool,
 }
 
 /// A class with its colors.
@@ -170,6 +168,13 @@ struct Member {
     untested: bool,
 }
 
+impl Member {
+    /// Whether the member is new at `time`, and not on its colors yet.
+    fn is_coming(&self, time: Instant) -> bool {
+        self.seconds_to_colors.is_none() && self.failures == 0 && time < self.since + COMING
+    }
+}
+
 impl Server {
     /// Returns a server that has `policy` in force, with colors of `all`.
     ///
@@ -194,7 +199,7 @@ impl Server {
             next_refill: Instant::now() + REFILL,
             next_measuring: Instant::now(),
             next_purge: Instant::now() + DECIDE_AGAIN,
-            has_tested: false,
+            has_worked: false,
         };
         server.requests.drop_ended(&groups());
         server.put_in_force(policy)?;
@@ -239,6 +244,13 @@ impl Server {
             std::mem::forget(before);
         }
         self.all = all;
+        if let Some(reserve) = policy.reserve {
+            // Members that have the rest find frames of their colors without a reserve: many frames have them.
+            let all = 0..self.all.color_count();
+            let stocked: Vec<u32> = if own.is_empty() { all.collect() } else { own.into_iter().collect() };
+            self.all.stock_reserve(reserve, &stocked.iter().map(color).collect::<Vec<Color>>());
+            self.next_refill = Instant::now();
+        }
         self.classes = policy
             .classes
             .iter()
@@ -247,9 +259,6 @@ impl Server {
                 let mut coloring =
                     self.all.of_another(assigned.colors.iter().map(color).collect(), self.all.cpus().to_vec());
                 coloring.limits.gives_way = true;
-                let has_rest = class.share == Share::Rest;
-                let pages = if has_rest { PAGES_AT_ONCE.0 } else { PAGES_AT_ONCE.1 };
-                coloring.limits.part = Some(Part { pages, time: TIME_AT_ONCE });
                 if let Some(time) = class.max_pause {
                     coloring.limits.max_pause = Duration::from_nanos(time.0);
                 }
@@ -298,7 +307,7 @@ impl Server {
             match pressure::memory_stalls() {
                 Some(stalls) if stalls > STALLS.0 => self.all.give_back_reserve(),
                 Some(stalls) if stalls > STALLS.1 => {}
-                _ => _ = self.all.refill_reserve(),
+                _ => self.all.refill_reserve(),
             }
             self.next_refill = Instant::now() + REFILL;
         }
@@ -310,28 +319,31 @@ impl Server {
         loop {
             // Members that are due soon are looked at now, so that the server wakes up once for many.
             let due = self.due(begin + LOOK / 2);
-            let untested = self.members.iter().find(|(_, member)| member.untested).map(|(pid, _)| *pid);
-            match (due, untested) {
-                // A member that has the rest and always grows does not keep others from being tested.
-                (Some((_, true)) | None, Some(pid)) if !self.has_tested => {
-                    self.has_tested = true;
-                    self.test(pid);
+            match due {
+                // A member that has the rest and always grows leaves every other turn to the rest of the work.
+                None | Some((_, true)) if !self.has_worked && self.tests_or_measures() => {
+                    self.has_worked = due.is_some();
                     return Duration::ZERO;
                 }
-                (Some((pid, _)), _) => {
-                    self.has_tested = false;
+                Some((pid, _)) => {
+                    self.has_worked = false;
                     if self.keep(Pid(pid), *moved.get_or_insert_with(moved_by_the_kernel)) {
                         return Duration::ZERO;
                     }
                 }
-                (None, _) => {
-                    self.has_tested = false;
-                    if self.measures_reserve() {
-                        return Duration::ZERO;
-                    }
-                    return self.next_look.saturating_duration_since(Instant::now());
-                }
+                None => return self.next_look.saturating_duration_since(Instant::now()),
             }
+        }
+    }
+
+    /// Tests a member by eviction if that is due, and otherwise measures frames of the reserve. Returns whether there was anything to do.
+    fn tests_or_measures(&mut self) -> bool {
+        match self.members.iter().find(|(_, member)| member.untested).map(|(pid, _)| *pid) {
+            Some(pid) => {
+                self.test(pid);
+                true
+            }
+            None => self.measures_reserve(),
         }
     }
 
@@ -356,7 +368,7 @@ impl Server {
                 pid: *pid,
                 next: member.next,
                 has_rest: self.policy.classes[member.class].share == Share::Rest,
-                is_coming: member.seconds_to_colors.is_none() && member.failures == 0 && time < member.since + COMING,
+                is_coming: member.is_coming(time),
             }),
             time,
         )
@@ -405,7 +417,13 @@ impl Server {
         }
         let coloring = coloring_of(&self.classes[member.class], &member.own);
         let (begin, pauses) = (Instant::now(), member.watch.tally().pauses);
-        let errors = coloring.with(|wanted| member.watch.round(&[pid], wanted, &coloring.limits));
+        let pages = match (&self.policy.classes[member.class].share, member.is_coming(begin)) {
+            (Share::Rest, true) => PAGES_OF_THE_REST,
+            (Share::Rest, false) => PAGES_OF_THE_SETTLED,
+            _ => PAGES_AT_ONCE,
+        };
+        let limits = Limits { part: Some(Part { pages, time: TIME_AT_ONCE }), ..coloring.limits };
+        let errors = coloring.with(|wanted| member.watch.round(&[pid], wanted, &limits));
         member.inspected = Some(Instant::now());
         // What the move itself has touched is not a change of the program's.
         member.vitals = Vitals::of(pid, moved_by_the_kernel());
@@ -419,8 +437,12 @@ impl Server {
                     member.seconds_to_colors = Some(member.since.elapsed().as_secs_f64());
                     member.untested = true;
                 }
-                // A member that grows all the time leaves the others half of the time.
-                if has_all_on_color(tally) { IDLE } else { begin.elapsed().max(rest_after(member.failures)) }
+                match (has_all_on_color(tally), member.is_coming(begin)) {
+                    (true, _) => IDLE,
+                    (false, true) => rest_after(member.failures),
+                    // A member that grows all the time leaves the others half of the time.
+                    (false, false) => begin.elapsed().max(rest_after(member.failures)),
+                }
             }
             Some((_, error)) => {
                 coloring.renew_after(&error);
@@ -523,35 +545,9 @@ impl Server {
     }
 }
 
-/// Properties of a member that decide which member comes next.
-#[derive(Clone, Copy)]
-struct Turn {
-    pid: i32,
-    /// Time at which the member is due.
-    next: Instant,
-    /// Whether the member's class has the rest.
-    has_rest: bool,
-    /// Whether the member is new and not on its colors yet.
-    is_coming: bool,
-}
-
-/// Returns the next of `members` that is due at `time`, and whether its class has the rest. Members of classes that have the rest come after all
-/// others. They also wait while another member is new, but no longer than [`COMING`].
-fn next_in_turn(members: impl Iterator<Item = Turn> + Clone, time: Instant) -> Option<(i32, bool)> {
-    let is_new = members.clone().any(|member| !member.has_rest && member.is_coming);
-    let yields = |member: &Turn| member.has_rest && time < member.next + COMING;
-    let due = members.filter(|member| member.next <= time && !(is_new && yields(member)));
-    due.min_by_key(|member| (yields(member), member.next)).map(|member| (member.pid, member.has_rest))
-}
-
 /// Returns the coloring of a member: that of its class, or of its part of the class.
 fn coloring_of<'c>(class: &'c ClassColors, own: &'c Option<Coloring>) -> &'c Coloring {
     own.as_ref().unwrap_or(&class.coloring)
-}
-
-/// Returns the time until a member is tried again after this number of failures in a row.
-fn rest_after(failures: u32) -> Duration {
-    (GROWING * 2u32.saturating_pow(failures.min(10))).min(REST_MAX)
 }
 
 /// Whether all pages that can be moved are on color.
@@ -569,30 +565,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_that_have_the_rest_come_last_but_do_not_wait_for_ever() {
-        let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        let turn = |pid, seconds, has_rest| Turn { pid, next: at(seconds), has_rest, is_coming: false };
-        let next = |members: &[Turn], seconds| next_in_turn(members.iter().copied(), at(seconds));
-        let (rest, own) = (turn(1, 10, true), turn(2, 11, false));
-        assert_eq!(next(&[rest, own], 9), None);
-        assert_eq!(next(&[rest, own], 10), Some((1, true)));
-        assert_eq!(next(&[rest, own], 12), Some((2, false)));
-        // A new member that is not due itself keeps them waiting, others only when they are due.
-        let new = Turn { is_coming: true, ..turn(3, 20, false) };
-        assert_eq!(next(&[rest, new], 12), None);
-        assert_eq!(next(&[rest, turn(3, 20, false)], 12), Some((1, true)));
-        // New members that never end, or others that are always due, keep them waiting for 5 s.
-        assert_eq!(next(&[rest, new], 15), Some((1, true)));
-        assert_eq!(next(&[rest, own], 15), Some((1, true)));
-    }
-
-    #[test]
     fn a_member_is_tried_again_until_its_last_page_is_on_color() {
         // On its colors, but no frame was found for the rest: it is not left alone until it touches something.
         let tally = |on_color, off_color| Tally { resident: 4542, on_color, off_color, ..Tally::default() };
         let nearly = tally(4505, 36);
         assert!(is_on_color(&nearly) && !has_all_on_color(&nearly) && has_all_on_color(&tally(4541, 0)));
-        assert!(rest_after(0) == GROWING && rest_after(3) == 8 * GROWING && rest_after(1000) == REST_MAX);
     }
 }
