@@ -266,6 +266,11 @@ class Server:
         except (OSError, ValueError, KeyError):
             return None
 
+    def grants(self):
+        """Number of owners in the ledger: none should be left once the server has ended."""
+        done = subprocess.run([self.command[0], "ps", "--json"], env=self.environment, capture_output=True, text=True, check=True)
+        return len(json.loads(done.stdout)["grants"])
+
     def share(self, name, pids):
         """Share of the movable pages of the processes `pids` on the colors of the class `name`; 0 if one is not a member yet."""
         status = self.status()
@@ -367,6 +372,7 @@ def tried(options, folder, found):
             memory.wait()
         server.process.terminate()
         server.process.wait()
+        found["server"]["grants_left"] = server.grants()
 
 
 def main():
@@ -385,7 +391,7 @@ def main():
     if missing:
         sys.exit(f"missing: {', '.join(missing)}")
     found = {name: {"seconds": [], "before_end": [], "checks": 0, "wrong": []} for name in MEMBERS}
-    found["server"] = {"kills": 0, "wrong": [], "cpu_seconds": None}
+    found["server"] = {"kills": 0, "wrong": [], "cpu_seconds": None, "grants_left": None}
     folder = Path(tempfile.mkdtemp(prefix="isochrome-serve-"))
     folder.chmod(0o755)
     try:
@@ -397,7 +403,7 @@ def main():
     finally:
         if options.output:
             options.output.write_text(json.dumps({"options": vars(options), "found": found}, default=str, indent=1))
-    held = not found["server"]["wrong"]
+    held = not found["server"]["wrong"] and found["server"]["grants_left"] == 0
     print("| member | starts | s to 99 % on color: median, longest | share before the end: lowest | checks | wrong |\n|---|---|---|---|---|---|")
     for name, of in ((name, of) for name, of in found.items() if name != "server" and of["seconds"]):
         seconds = [60 if it is None else it for it in of["seconds"]]

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         trial("members_outlive_a_server_that_is_killed_and_the_next_one_goes_on", || killed(&Fixture::new()?)),
         trial("every_change_is_reported_to_who_follows_until_the_server_ends", || followed(&Fixture::new()?)),
         trial("clients_get_what_their_class_allows_and_nothing_else", || requested(&Fixture::new()?)),
+        trial("a_new_member_gets_frames_of_a_reserve_that_the_rest_does_not_use", || stocked(&Fixture::new()?)),
         trial("parts_of_a_members_memory_get_some_of_its_colors", || partitioned(&Fixture::new()?)),
         trial("many_clients_and_nonsense_do_not_keep_others_waiting", || crowded(&Fixture::new()?)),
         trial("a_control_group_gets_a_class_of_its_own_as_long_as_it_has_processes", || contained(&Fixture::new()?)),
@@ -139,6 +140,11 @@ fn is_there(fixture: &Fixture, class: usize, pid: u32) -> bool {
     member(fixture, class, pid).is_some_and(|member| member["seconds_to_colors"].is_f64() && member["off_color"] == 0)
 }
 
+/// Whether the member `pid` is on the colors `allowed` of its class, by the server and by the bits of its frames.
+fn is_on(fixture: &Fixture, class: usize, pid: u32, allowed: std::ops::Range<u64>) -> bool {
+    is_there(fixture, class, pid) && share(pid, allowed) >= 0.99
+}
+
 /// Returns a policy with a class of four colors for the program `exe`, and another for `other`.
 fn two_classes(exe: &str, colors: &str, other: &str) -> String {
     format!(
@@ -159,8 +165,7 @@ fn placed(fixture: &Fixture) -> Outcome {
     wait_until(fixture, "the programs are on their colors", || {
         is_there(fixture, 0, early.pid()) && is_there(fixture, 0, late.pid()) && is_there(fixture, 1, batch.pid())
     });
-    assert!(share(early.pid(), 0..4) >= 0.99 && share(late.pid(), 0..4) >= 0.99);
-    assert!(share(batch.pid(), 4..16) >= 0.99);
+    assert!(share(early.pid(), 0..4) >= 0.99 && share(late.pid(), 0..4) >= 0.99 && share(batch.pid(), 4..16) >= 0.99);
     // A program that is left alone has pages of all colors, as it happens.
     assert!(share(stranger.pid(), 0..16) == 1.0 && member(fixture, 0, stranger.pid()).is_none());
     let explained = policy(fixture, &["explain", &late.pid().to_string()]);
@@ -180,11 +185,30 @@ fn placed(fixture: &Fixture) -> Outcome {
     let own = Running(own.spawn().unwrap());
     wait_until(fixture, "the batch program keeps off the colors of another", || share(batch.pid(), 8..10) == 0.0);
     assert!(share(batch.pid(), 4..16) >= 0.99);
-    drop(own);
-    drop(late);
+    drop((own, late));
     wait_until(fixture, "a program that ended is forgotten", || {
         status(fixture).is_some_and(|status| status["classes"][0]["members"].as_array().unwrap().len() == 1)
     });
+    Ok(())
+}
+
+fn stocked(fixture: &Fixture) -> Outcome {
+    const FRAMES: u64 = 16_384;
+    let (name, other) = (fixture.path("control"), fixture.path("batch"));
+    let classes = two_classes(&name.display().to_string(), "0-3", &other.display().to_string());
+    write_policy(fixture, &format!("reserve = \"{}K\"\n\n{classes}", FRAMES * page_bytes() as u64 / 1024));
+    let _server = server(fixture);
+    let frames = || status(fixture).map(|status| (status["reserve_pages"].as_u64(), status["reserve_known"].as_u64()));
+    wait_until(fixture, "the reserve is full", || frames() == Some((Some(FRAMES), Some(FRAMES))));
+    // Members of the class that has the rest get none of them.
+    let (batch, _) = walker(fixture, "batch");
+    wait_until(fixture, "the other program is on its colors", || is_there(fixture, 1, batch.pid()));
+    assert_eq!(frames().unwrap().1, Some(FRAMES));
+    let (control, _) = walker(fixture, "control");
+    wait_until(fixture, "the program is on its colors", || is_there(fixture, 0, control.pid()));
+    // The walk alone has 128 pages. The reserve is not refilled yet: three quarters of each color are left.
+    let left = frames().unwrap().1;
+    assert!((Some(FRAMES / 4 * 3)..=Some(FRAMES - 128)).contains(&left), "{left:?}");
     Ok(())
 }
 
@@ -220,9 +244,7 @@ fn reloaded(fixture: &Fixture) -> Outcome {
     let reloaded = policy(fixture, &["reload"]);
     assert!(reloaded.status.success(), "{}", String::from_utf8_lossy(&reloaded.stderr));
     assert_eq!(status(fixture).unwrap()["classes"][0]["colors"], "8-11", "in force when the command ends");
-    wait_until(fixture, "the program is on its new colors", || {
-        is_there(fixture, 0, program.pid()) && share(program.pid(), 8..12) >= 0.99
-    });
+    wait_until(fixture, "the program is on its new colors", || is_on(fixture, 0, program.pid(), 8..12));
     Ok(())
 }
 
@@ -298,9 +320,7 @@ fn killed(fixture: &Fixture) -> Outcome {
     }
     write_policy(fixture, &two_classes(&exe, "0-3", "/no/such/file"));
     let mut last = server(fixture);
-    wait_until(fixture, "the next server goes on", || {
-        is_there(fixture, 0, program.id()) && share(program.id(), 0..4) >= 0.99
-    });
+    wait_until(fixture, "the next server goes on", || is_on(fixture, 0, program.id(), 0..4));
     last.signal("-TERM");
     assert!(last.0.wait().unwrap().success());
     assert!(program.try_wait().unwrap().is_none() && share(program.id(), 0..4) >= 0.99);
@@ -367,10 +387,8 @@ fn requested(fixture: &Fixture) -> Outcome {
         Running(command.stdout(Stdio::null()).spawn().unwrap())
     };
     let (all, some) = (start(&[]), start(&["--colors", "0-1"]));
-    let placed =
-        |running: &Running, colors| is_there(fixture, 0, running.pid()) && share(running.pid(), colors) >= 0.99;
-    wait_until(fixture, "a client is on the colors of its class", || placed(&all, 4..8));
-    wait_until(fixture, "a client is on some colors of its class", || placed(&some, 4..6));
+    wait_until(fixture, "a client is on the colors of its class", || is_on(fixture, 0, all.pid(), 4..8));
+    wait_until(fixture, "a client is on some colors of its class", || is_on(fixture, 0, some.pid(), 4..6));
     let refusal = |arguments: &[&str]| {
         let output = as_nobody(arguments).output().unwrap();
         assert!(!output.status.success(), "{arguments:?}");
@@ -393,7 +411,9 @@ fn requested(fixture: &Fixture) -> Outcome {
     first.signal("-KILL");
     first.0.wait().unwrap();
     let _next = server(fixture);
-    wait_until(fixture, "the next server knows its clients", || placed(&all, 4..8) && placed(&some, 4..6));
+    wait_until(fixture, "the next server knows its clients", || {
+        is_on(fixture, 0, all.pid(), 4..8) && is_on(fixture, 0, some.pid(), 4..6)
+    });
     Ok(())
 }
 
@@ -542,19 +562,13 @@ fn contained(fixture: &Fixture) -> Outcome {
     assert!(hook.wait().unwrap().success());
     let class = |index: usize| status(fixture).map(|status| status["classes"][index]["class"].clone());
     assert_eq!(class(1).unwrap(), format!("/{name}"), "the class stands before the one that has the rest");
-    wait_until(fixture, "the container is on its color", || {
-        is_there(fixture, 1, inside.pid()) && share(inside.pid(), 4..5) >= 0.99
-    });
+    wait_until(fixture, "the container is on its color", || is_on(fixture, 1, inside.pid(), 4..5));
     // A process that comes later belongs to it as well, and one outside has the rest without the color.
     let (late, _) = walker(fixture, "control");
     let (outside, _) = walker(fixture, "control");
     group.add(late.pid());
-    wait_until(fixture, "a later process follows", || {
-        is_there(fixture, 1, late.pid()) && share(late.pid(), 4..5) >= 0.99
-    });
-    wait_until(fixture, "others keep off", || {
-        is_there(fixture, 2, outside.pid()) && share(outside.pid(), 5..16) >= 0.99
-    });
+    wait_until(fixture, "a later process follows", || is_on(fixture, 1, late.pid(), 4..5));
+    wait_until(fixture, "others keep off", || is_on(fixture, 2, outside.pid(), 5..16));
     drop((inside, late));
     wait_until(fixture, "the class goes with its group", || class(1).is_some_and(|class| class == "batch"));
     wait_until(fixture, "its color is left to others", || {

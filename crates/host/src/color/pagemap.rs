@@ -107,10 +107,25 @@ pub fn hidden() -> bool {
 
 /// Returns the frames of `pages` of `arena`; `None` for a page that is not resident, or if the kernel hides frame numbers.
 pub fn frames(arena: &Arena, pages: Range<usize>) -> Vec<Option<FrameNumber>> {
-    let first = (arena.address() / page_bytes() + pages.start) as u64;
-    let read = File::open("/proc/self/pagemap").and_then(|pagemap| entries(&pagemap, first, pages.len()));
-    match read {
+    read_frames(pages.len(), |pagemap| entries(pagemap, number_of(arena, pages.start), pages.len()))
+}
+
+/// Does the same as [`frames`] for single pages.
+pub fn frames_of(arena: &Arena, pages: &[u32]) -> Vec<Option<FrameNumber>> {
+    read_frames(pages.len(), |pagemap| {
+        let each = pages.iter().map(|page| entries(pagemap, number_of(arena, *page as usize), 1));
+        each.collect::<Result<Vec<_>, _>>().map(|entries| entries.concat())
+    })
+}
+
+/// Returns the number of a page of `arena` in the address space.
+fn number_of(arena: &Arena, page: usize) -> u64 {
+    (arena.address() / page_bytes() + page) as u64
+}
+
+fn read_frames(count: usize, read: impl FnOnce(&File) -> io::Result<Vec<PageEntry>>) -> Vec<Option<FrameNumber>> {
+    match File::open("/proc/self/pagemap").and_then(|pagemap| read(&pagemap)) {
         Ok(entries) => entries.into_iter().map(PageEntry::frame).collect(),
-        Err(_) => vec![None; pages.len()],
+        Err(_) => vec![None; count],
     }
 }

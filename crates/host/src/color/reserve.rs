@@ -13,7 +13,7 @@ use rustc_hash::FxHashSet;
 use super::error::ColorError;
 use super::known::{KnownColors, all_colors};
 use super::local::LocalEvictionTest;
-use super::pagemap::frames;
+use super::pagemap::{frames, frames_of};
 use super::tester::{Effort, Tester};
 use crate::error::SystemError;
 use crate::machine::sysfs::Sysfs;
@@ -32,7 +32,7 @@ const SEARCHING: Duration = Duration::from_secs(2);
 const TAKEN_AT_ONCE: usize = 1 << 14;
 
 /// Most memory that a reserve holds while it looks for frames of its colors: this many times its size, and the available memory by this divisor.
-const ROOM: (u64, u64) = (4, 4);
+const ROOM: (u64, u64) = (8, 4);
 
 /// Frames that this process holds, by their colors.
 pub struct Reserve {
@@ -118,12 +118,13 @@ impl Reserve {
     pub fn refill(&mut self, known: &KnownColors) {
         let is_short =
             |found: &Vec<usize>| found.iter().zip(&self.free).any(|(found, pages)| 4 * pages.len() < 3 * found);
-        if self.has_unknown() || self.found.as_ref().is_some_and(|found| !is_short(found)) {
+        let is_measured = self.has_unknown() && known.reference().is_some();
+        if is_measured || self.found.as_ref().is_some_and(|found| !is_short(found)) {
             return;
         }
         self.found = None;
         let is_full = self.stock.iter().zip(&self.free).all(|(stock, pages)| pages.len() >= *stock);
-        let room = self.arena.page_count() - self.held();
+        let room = (self.arena.page_count() - self.held()).min(room_of_the_group());
         if is_full || room == 0 {
             self.give_back_surplus();
             self.found = Some(self.free.iter().map(Vec::len).collect());
@@ -168,10 +169,8 @@ impl Reserve {
     /// the colors come only after them, even if they are rare. Rejected frames are held, too, so they are in the way only once. The search ends at
     /// the limit of the reserve, at nine tenths of the memory that the control group has left, or after 2 s.
     pub fn find(&mut self, known: &KnownColors, colors: &[Color], numbers: &[usize]) {
-        let room = Pid(std::process::id() as i32).memory_room();
-        let room = room.map_or(usize::MAX, |room| room.0 as usize / 10 * 9 / page_bytes());
         let (begin, searched) = (Instant::now(), self.searches);
-        self.search(colors, numbers, room, |reserve, count| {
+        self.search(colors, numbers, room_of_the_group(), |reserve, count| {
             reserve.take(count);
             reserve.list_all(known);
             begin.elapsed() < SEARCHING
@@ -239,7 +238,7 @@ impl Reserve {
     /// Fails as [`Tester::classify`] does. Frames for which no decision is reached stay unlisted.
     pub fn measure(&mut self, known: &KnownColors, tester: &mut Tester<LocalEvictionTest>) -> Result<(), ColorError> {
         let pages: Vec<u32> = self.unknown.iter().copied().take(MEASURED_AT_ONCE).collect();
-        let before = frames(&self.arena, 0..self.begun);
+        let before = frames_of(&self.arena, &pages);
         let instead = Arena::map(1).map_err(|source| SystemError::Memory { pages: 1, source })?;
         let first = tester.eviction_test.set_second(std::mem::replace(&mut self.arena, instead), &pages, false);
         let numbers: Vec<u32> = pages.iter().map(|page| first + page).collect();
@@ -247,17 +246,25 @@ impl Reserve {
         let answers = tester.classify(&numbers, &self.lacking(known), MEASURING);
         let was_cut_short = begin.elapsed() >= MEASURING.limit;
         self.arena = tester.eviction_test.take_second().expect("the tester still has the second memory");
-        for (page, answer) in pages.into_iter().zip(answers?) {
-            // The kernel may have moved the page to another frame since then.
-            let now = frames(&self.arena, page as usize..page as usize + 1)[0];
-            let Some(frame) = now.filter(|_| now == before[page as usize]) else { continue };
+        let (answers, now) = (answers?, frames_of(&self.arena, &pages));
+        let mut open = self.unknown.split_off(pages.len());
+        for (at, (page, answer)) in pages.into_iter().zip(answers).enumerate() {
+            let Some(frame) = now[at] else { continue };
             match answer {
-                Some(Answer::Color(color)) => known.learn_frame(std::process::id() as i32, frame, color),
-                None if was_cut_short => {}
+                // The kernel has moved the page to another frame.
+                _ if now[at] != before[at] => open.push(page),
+                Some(Answer::Color(color)) => {
+                    known.learn_frame(std::process::id() as i32, frame, color);
+                    self.free[usize::from(color.0)].push(page);
+                }
+                None if was_cut_short => open.push(page),
                 _ => drop(self.undecided.insert(frame)),
             }
         }
-        self.list(known, frames(&self.arena, 0..self.begun));
+        self.unknown = open;
+        if !self.has_unknown() {
+            self.list_all(known);
+        }
         Ok(())
     }
 
@@ -321,6 +328,12 @@ impl Reserve {
         }
         given
     }
+}
+
+/// Returns nine tenths of the pages that the control group of this process may still take.
+fn room_of_the_group() -> usize {
+    let room = Pid(std::process::id() as i32).memory_room();
+    room.map_or(usize::MAX, |room| room.0 as usize / 10 * 9 / page_bytes())
 }
 
 #[cfg(test)]
