@@ -142,7 +142,9 @@ def test_a_sweep_that_is_killed_with_scheduler_and_workers_goes_on_where_it_was(
     assert len(done) >= 5
     skip_if_over(folder, process)
     # A file that an interrupted write leaves behind is not a result.
-    (next(iter(done)).parent / ".first=000000550.parquet.unfinished").write_bytes(b"half")
+    left = next(folder / path for path in undisturbed if "first=" in path and folder / path not in done)
+    left.parent.mkdir(parents=True, exist_ok=True)
+    (left.parent / f".{left.name}.unfinished").write_bytes(b"half")
     finished(experiment_file, "--workers", "1")
     assert all(path.stat().st_mtime_ns == at for path, at in done.items()), "what was done was done again"
     assert digests(folder) == undisturbed
