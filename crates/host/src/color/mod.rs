@@ -21,6 +21,7 @@ pub mod reserve;
 pub mod resident;
 pub mod saved;
 pub mod source;
+mod stock;
 mod survey;
 mod target;
 pub mod tester;

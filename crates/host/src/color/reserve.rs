@@ -14,6 +14,7 @@ use super::error::ColorError;
 use super::known::{KnownColors, all_colors};
 use super::local::LocalEvictionTest;
 use super::pagemap::{frames, frames_of};
+use super::stock::{State, Step, Stock};
 use super::tester::{Effort, Tester};
 use crate::error::SystemError;
 use crate::machine::sysfs::Sysfs;
@@ -28,11 +29,10 @@ const MEASURING: Effort = Effort { error: 1e-4, limit: Duration::from_millis(500
 /// Time after which a [search](Reserve::find) takes no more memory.
 const SEARCHING: Duration = Duration::from_secs(2);
 
-/// Largest number of frames that a [refill](Reserve::refill) takes at a time.
-const TAKEN_AT_ONCE: usize = 1 << 14;
-
-/// Most memory that a reserve holds while it looks for frames of its colors: this many times its size, and the available memory by this divisor.
-const ROOM: (u64, u64) = (8, 4);
+/// Largest multiple of its size that a reserve holds while it searches for frames of its colors.
+const ROOM: usize = 8;
+/// Divisor of the memory that would be available without the reserve. The quotient is the other limit of what it holds during a search.
+const PART: usize = 4;
 
 /// Frames that this process holds, by their colors.
 pub struct Reserve {
@@ -41,17 +41,16 @@ pub struct Reserve {
     begun: usize,
     /// Whether more memory is taken where frames are lacking.
     searches: bool,
-    /// Number of frames of each color that refills provide.
-    stock: Vec<usize>,
-    /// Number of these that the last refills have found; `None` while they look for them.
-    found: Option<Vec<usize>>,
-    /// Pages of each color, ascending by frame number. The kernel hands out frames of its upper zone first, so these are given first.
+    /// The frames that refills provide.
+    stock: Stock,
+    /// Pages of each color, ascending by frame number but for those that were measured since the last listing. The kernel hands out frames of its upper
+    /// zone first, so these are given first.
     free: Vec<Vec<u32>>,
     /// Pages whose frames were given away.
     empty: Vec<u32>,
     /// Pages of unknown color.
     unknown: Vec<u32>,
-    /// Frames for which tests reached no decision, or whose color the stock does not need.
+    /// Frames for which tests reached no decision, or that have none of the colors that were needed.
     undecided: FxHashSet<FrameNumber>,
 }
 
@@ -67,28 +66,30 @@ impl Reserve {
         Ok(reserve)
     }
 
-    /// Returns a reserve without frames that can [stock](Self::stock) `size` of memory.
+    /// Returns a reserve without frames that can [provide](Self::provide) `size` of memory.
     pub fn stocking(known: &KnownColors, size: Bytes) -> Result<Reserve, SystemError> {
-        let available = Sysfs::system().memory("MemAvailable").map_or(size, |available| Bytes(available.0 / ROOM.1));
-        let room = Bytes(size.0 * ROOM.0).min(available).max(size);
-        Ok(Reserve { searches: false, ..Reserve::searching(known, room)? })
+        // Where the kernel promises no more memory than there is, the reserve searches in what it may have.
+        let mapped = Reserve::searching(known, Bytes(size.0.saturating_mul(ROOM as u64)));
+        Ok(Reserve { searches: false, ..mapped.or_else(|_| Reserve::searching(known, size))? })
     }
 
-    /// Whether the reserve can hold `size` of memory.
+    /// Whether the reserve can search for `size` of memory.
     pub fn has_room_for(&self, size: Bytes) -> bool {
-        size.0 as usize / page_bytes() <= self.arena.page_count()
+        (size.0 as usize / page_bytes()).saturating_mul(ROOM) <= self.arena.page_count()
     }
 
     /// Has [refills](Self::refill) provide `size` of memory in frames of `colors`, of each color alike.
     ///
-    /// A reserve that took any frames would end with colors that nobody needs: the others are given away, and what the kernel gives in their place
-    /// has any color.
-    pub fn stock(&mut self, size: Bytes, colors: &[Color]) {
-        let mut stock = vec![0; self.free.len()];
+    /// A reserve of any frames would have few of the colors that are needed after some time: frames of these colors are given away, and the frames that
+    /// the kernel gives instead have any color.
+    pub fn provide(&mut self, size: Bytes, colors: &[Color]) {
+        let mut numbers = vec![0; self.free.len()];
         let each = (size.0 as usize / page_bytes()).div_ceil(colors.len().max(1));
-        colors.iter().for_each(|color| stock[usize::from(color.0)] = each);
-        if stock != self.stock {
-            (self.stock, self.found) = (stock, None);
+        colors.iter().for_each(|color| numbers[usize::from(color.0)] = each);
+        if numbers != self.stock.numbers() {
+            self.stock = Stock::new(numbers);
+            // They may have one of the new colors.
+            self.undecided.clear();
         }
     }
 
@@ -101,8 +102,7 @@ impl Reserve {
             arena,
             begun: 0,
             searches: true,
-            stock: vec![0; free.len()],
-            found: None,
+            stock: Stock::new(vec![0; free.len()]),
             free,
             empty: Vec::new(),
             unknown: Vec::new(),
@@ -110,45 +110,56 @@ impl Reserve {
         })
     }
 
-    /// Takes some frames if there are less than three quarters of the [stock](Self::stock) of some color. Once they are measured, the next refill
-    /// takes more, until there are enough of each color. Then all frames that are not needed are given back at once: if one were given back before, the
-    /// kernel would hand it out next.
-    ///
-    /// They are also given back if the reserve may hold no more. What has been found is the stock then, until some of it is missing.
-    pub fn refill(&mut self, known: &KnownColors) {
-        let is_short =
-            |found: &Vec<usize>| found.iter().zip(&self.free).any(|(found, pages)| 4 * pages.len() < 3 * found);
-        let is_measured = self.has_unknown() && known.reference().is_some();
-        if is_measured || self.found.as_ref().is_some_and(|found| !is_short(found)) {
-            return;
-        }
-        self.found = None;
-        let is_full = self.stock.iter().zip(&self.free).all(|(stock, pages)| pages.len() >= *stock);
-        let room = (self.arena.page_count() - self.held()).min(room_of_the_group());
-        if is_full || room == 0 {
-            self.give_back_surplus();
-            self.found = Some(self.free.iter().map(Vec::len).collect());
-        } else {
-            // At first, as many as suffice if all of them are needed.
-            let least = if self.begun == 0 { self.stock.iter().sum() } else { TAKEN_AT_ONCE };
-            self.take(least.min(room));
+    /// Takes some frames if too few of those that the reserve [provides](Self::provide) are left, or gives back what a search did not need. To be called
+    /// again and again, and [`measure`](Self::measure) in between. `may_search`: whether there is enough memory.
+    pub fn refill(&mut self, known: &KnownColors, may_search: bool) {
+        let counts: Vec<usize> = self.free.iter().map(Vec::len).collect();
+        let awaits_tests = self.has_unknown() && known.reference().is_some();
+        let state = State { counts: &counts, held: self.held(), limit: self.limit(), awaits_tests, may_search };
+        match self.stock.step(&state, Instant::now()) {
+            Step::Wait => return,
+            Step::Take(count) => self.take(count),
+            Step::GiveBack => self.give_back_surplus(),
         }
         self.list_all(known);
+        if self.held() > 0 && self.listed() + self.unknown.len() + self.undecided.len() == 0 {
+            // The kernel hides frame numbers.
+            self.give_back(known);
+        }
     }
 
-    /// Gives all frames back to the kernel that the stock does not need, of known color or not.
+    /// Returns the number of pages that the reserve may hold during a search.
+    fn limit(&self) -> usize {
+        let pages = |bytes: Option<Bytes>| bytes.map_or(usize::MAX, |bytes| bytes.0 as usize / page_bytes());
+        let free =
+            pages(Sysfs::system().memory("MemAvailable")).min(pages(Pid(std::process::id() as i32).memory_room()));
+        let all = self.held().saturating_add(free);
+        let most = (self.stock.pages().saturating_mul(ROOM)).min(all / PART).max(self.stock.pages());
+        most.min(self.held().saturating_add(free / 10 * 9)).min(self.arena.page_count())
+    }
+
+    /// Gives all frames back to the kernel that the reserve does not provide, of known color or not.
     fn give_back_surplus(&mut self) {
-        let mut needed = vec![false; self.begun];
-        for (number, pages) in self.stock.iter().zip(&mut self.free) {
+        let mut kept = vec![false; self.begun];
+        for (number, pages) in self.stock.numbers().iter().zip(&mut self.free) {
             // Those that would be given first are kept.
             pages.drain(..pages.len().saturating_sub(*number));
-            pages.iter().for_each(|page| needed[*page as usize] = true);
+            pages.iter().for_each(|page| kept[*page as usize] = true);
         }
+        self.release_all_but(&kept);
+    }
+
+    /// Gives the frames of all pages back to the kernel but those that are `kept`.
+    fn release_all_but(&mut self, kept: &[bool]) {
         self.unknown.clear();
         self.undecided.clear();
-        // An empty page has no frame to give back.
-        self.empty = (0..self.begun as u32).filter(|page| !needed[*page as usize]).collect();
-        self.empty.iter().for_each(|page| self.arena.release(*page));
+        let mut stays = kept.to_vec();
+        self.empty.iter().for_each(|page| stays[*page as usize] = true);
+        let released = (0..self.begun as u32).filter(|page| !stays[*page as usize]);
+        for page in released {
+            self.arena.release(page);
+            self.empty.push(page);
+        }
     }
 
     /// Takes frames for up to `count` pages without a frame, first for the pages whose frames were given away.
@@ -169,8 +180,12 @@ impl Reserve {
     /// the colors come only after them, even if they are rare. Rejected frames are held, too, so they are in the way only once. The search ends at
     /// the limit of the reserve, at nine tenths of the memory that the control group has left, or after 2 s.
     pub fn find(&mut self, known: &KnownColors, colors: &[Color], numbers: &[usize]) {
+        let needed = colors.iter().zip(numbers).filter(|(_, number)| **number > 0);
+        needed.for_each(|(color, _)| self.stock.need(usize::from(color.0)));
+        let room = Pid(std::process::id() as i32).memory_room();
+        let room = room.map_or(usize::MAX, |room| room.0 as usize / 10 * 9 / page_bytes());
         let (begin, searched) = (Instant::now(), self.searches);
-        self.search(colors, numbers, room_of_the_group(), |reserve, count| {
+        self.search(colors, numbers, room, |reserve, count| {
             reserve.take(count);
             reserve.list_all(known);
             begin.elapsed() < SEARCHING
@@ -233,7 +248,7 @@ impl Reserve {
         !self.unknown.is_empty()
     }
 
-    /// Measures the colors of some frames of unknown color by tests of `tester`, and lists those whose color is needed.
+    /// Measures the colors of some frames of unknown color by tests of `tester`, and lists those that have a color of which there are too few.
     ///
     /// Fails as [`Tester::classify`] does. Frames for which no decision is reached stay unlisted.
     pub fn measure(&mut self, known: &KnownColors, tester: &mut Tester<LocalEvictionTest>) -> Result<(), ColorError> {
@@ -272,7 +287,7 @@ impl Reserve {
     fn lacking(&self, known: &KnownColors) -> Vec<Color> {
         let is_lacking = |color: &Color| {
             let at = usize::from(color.0);
-            self.free[at].len() < self.stock[at]
+            self.free[at].len() < self.stock.numbers()[at]
         };
         let lacking: Vec<Color> = all_colors(known).into_iter().filter(is_lacking).collect();
         if lacking.is_empty() { all_colors(known) } else { lacking }
@@ -281,6 +296,11 @@ impl Reserve {
     /// Returns the number of frames of known color.
     pub fn listed(&self) -> usize {
         self.free.iter().map(Vec::len).sum()
+    }
+
+    /// Returns the number of frames of known color that the reserve is to [provide](Self::provide).
+    pub fn provided(&self) -> usize {
+        self.free.iter().zip(self.stock.numbers()).map(|(pages, number)| pages.len().min(*number)).sum()
     }
 
     /// Returns the number of listed frames of each of `colors`.
@@ -293,14 +313,14 @@ impl Reserve {
         self.begun - self.empty.len()
     }
 
-    /// Gives all frames back to the kernel. Where free frames change, their colors are forgotten.
+    /// Gives all frames back to the kernel. Where free frames change, their colors are forgotten. Refills take others after a minute.
     pub fn give_back(&mut self, known: &KnownColors) {
         known.hold(std::process::id() as i32, Vec::new());
         self.free.iter_mut().for_each(Vec::clear);
-        self.unknown.clear();
-        self.undecided.clear();
-        (self.empty, self.found) = ((0..self.begun as u32).collect(), None);
-        self.empty.iter().for_each(|page| self.arena.release(*page));
+        self.release_all_but(&vec![false; self.begun]);
+        self.empty.clear();
+        self.begun = 0;
+        self.stock.rest(Instant::now());
     }
 
     /// Frees at most `count` frames of `colors`, of each color at most as many as its place in `numbers` states, and lowers these numbers. Returns
@@ -328,12 +348,6 @@ impl Reserve {
         }
         given
     }
-}
-
-/// Returns nine tenths of the pages that the control group of this process may still take.
-fn room_of_the_group() -> usize {
-    let room = Pid(std::process::id() as i32).memory_room();
-    room.map_or(usize::MAX, |room| room.0 as usize / 10 * 9 / page_bytes())
 }
 
 #[cfg(test)]
@@ -413,46 +427,47 @@ mod tests {
 
     /// Refills until nothing more is taken, as if page i got the frame whose number `frame` states. Returns how many refills have taken frames.
     fn fill(reserve: &mut Reserve, known: &KnownColors, frame: impl Fn(u64) -> u64) -> usize {
-        (0..100)
-            .take_while(|_| {
-                reserve.refill(known);
-                let empty: FxHashSet<u32> = reserve.empty.iter().copied().collect();
-                let frame = |page| (!empty.contains(&(page as u32))).then(|| FrameNumber(frame(page)));
-                reserve.list(known, (0..reserve.begun as u64).map(frame).collect());
-                reserve.found.is_none()
-            })
-            .count()
+        let mut held = usize::MAX;
+        let mut taken = 0;
+        while reserve.held() != held {
+            held = reserve.held();
+            reserve.refill(known, true);
+            taken += usize::from(reserve.held() > held);
+            let empty: FxHashSet<u32> = reserve.empty.iter().copied().collect();
+            let frame = |page| (!empty.contains(&(page as u32))).then(|| FrameNumber(frame(page)));
+            reserve.list(known, (0..reserve.begun as u64).map(frame).collect());
+        }
+        taken
     }
 
     #[test]
-    fn a_reserve_stocks_frames_of_its_colors_and_gives_the_others_back() {
+    fn a_reserve_provides_frames_of_its_colors_and_gives_the_others_back() {
         let known = KnownColors::of_bits(16);
-        let stocking = || {
-            let mut reserve = Reserve::stocking(&known, Bytes(64 << 20)).unwrap();
-            reserve.stock(Bytes(64 << 20), &[Color(1), Color(2), Color(3), Color(4)]);
-            reserve
-        };
-        let counts = |reserve: &Reserve| reserve.available(&[0, 1, 2, 3, 4, 5].map(Color));
-        // Where colors come alike, four times as many frames are taken as are needed.
-        let mut reserve = stocking();
+        let all: Vec<Color> = (0..6).map(Color).collect();
+        let mut reserve = Reserve::stocking(&known, Bytes(8 << 20)).unwrap();
+        reserve.provide(Bytes(8 << 20), &all[1..5]);
         fill(&mut reserve, &known, |page| page);
-        assert_eq!((counts(&reserve), reserve.held()), (vec![0, 4096, 4096, 4096, 4096, 0], 16_384));
-        // Frames of one color are given away, and replaced once a quarter of them is missing.
-        reserve.give(&[Color(2)], &mut [1000], 1000);
-        assert_eq!((fill(&mut reserve, &known, |page| page), reserve.held()), (0, 15_384));
-        reserve.give(&[Color(2)], &mut [3096], 3096);
+        assert_eq!((reserve.available(&all), reserve.held()), (vec![0, 512, 512, 512, 512, 0], 2048));
+        // What is given away is found again once a quarter of a color is missing.
+        let needs = |reserve: &mut Reserve, number: usize| {
+            reserve.find(&known, &all[2..3], &[number]);
+            assert_eq!(reserve.give(&all[2..3], &mut [number], number), number);
+        };
+        needs(&mut reserve, 128);
+        assert_eq!((fill(&mut reserve, &known, |page| page), reserve.provided()), (0, 1920));
+        needs(&mut reserve, 1);
         assert!(fill(&mut reserve, &known, |page| page) > 0);
-        assert_eq!((counts(&reserve), reserve.held()), (vec![0, 4096, 4096, 4096, 4096, 0], 16_384));
-        // Where a color does not come at all, what was found is kept, and nothing is taken until some of that is missing.
-        let mut without = stocking();
+        assert_eq!((reserve.available(&all), reserve.held()), (vec![0, 512, 512, 512, 512, 0], 2048));
+        // A color that does not come at all ends the search at its limit. What was found is kept.
+        let mut without = Reserve::stocking(&known, Bytes(8 << 20)).unwrap();
+        without.provide(Bytes(8 << 20), &all[1..5]);
         let frame = |page: u64| page / 15 * 16 + page % 15 + u64::from(!page.is_multiple_of(15));
         fill(&mut without, &known, frame);
-        assert_eq!((counts(&without), without.held()), (vec![0, 0, 4096, 4096, 4096, 0], 12_288));
-        assert_eq!(fill(&mut without, &known, frame), 0);
+        assert_eq!((without.available(&all), without.held()), (vec![0, 0, 512, 512, 512, 0], 1536));
         // Other colors take the place of the former ones.
-        without.stock(Bytes(16 << 20), &[Color(4), Color(5)]);
+        without.provide(Bytes(8 << 20), &all[2..6]);
         fill(&mut without, &known, frame);
-        assert_eq!((counts(&without), without.held()), (vec![0, 0, 0, 0, 2048, 2048], 4096));
+        assert_eq!((without.available(&all), without.held()), (vec![0, 0, 512, 512, 512, 512], 2048));
     }
 
     #[test]

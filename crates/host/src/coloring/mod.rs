@@ -144,10 +144,10 @@ impl Coloring {
         Ok(())
     }
 
-    /// Has the reserve provide `size` of memory in frames of `colors`, as [`Reserve::stock`] does.
+    /// Has the reserve provide `size` of memory in frames of `colors`, as [`Reserve::provide`] does.
     pub fn stock_reserve(&self, size: Bytes, colors: &[Color]) {
         if let Some(reserve) = &self.reserve {
-            reserve.lock().unwrap_or_else(PoisonError::into_inner).stock(size, colors);
+            reserve.lock().unwrap_or_else(PoisonError::into_inner).provide(size, colors);
         }
     }
 
@@ -159,11 +159,11 @@ impl Coloring {
         Ok(())
     }
 
-    /// Takes frames for the reserve if it has too few, as [`Reserve::refill`] does.
-    pub fn refill_reserve(&self) {
+    /// Takes frames for the reserve if it has too few, as [`Reserve::refill`] does. `may_search`: whether there is enough memory.
+    pub fn refill_reserve(&self, may_search: bool) {
         if let Some(reserve) = &self.reserve {
             let known = self.known();
-            reserve.lock().unwrap_or_else(PoisonError::into_inner).refill(&known.0);
+            reserve.lock().unwrap_or_else(PoisonError::into_inner).refill(&known.0, may_search);
         }
     }
 
@@ -192,11 +192,11 @@ impl Coloring {
         }
     }
 
-    /// Returns the number of pages in the reserve, and how many of them have a known color.
+    /// Returns the number of pages in the reserve, and how many of them are of known color and needed.
     pub fn reserve_pages(&self) -> (usize, usize) {
         self.reserve.as_ref().map_or((0, 0), |reserve| {
             let reserve = reserve.lock().unwrap_or_else(PoisonError::into_inner);
-            (reserve.held(), reserve.listed())
+            (reserve.held(), reserve.provided())
         })
     }
 

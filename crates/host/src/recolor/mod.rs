@@ -31,12 +31,12 @@ mod wanted;
 pub mod watch;
 mod work;
 
-use rustc_hash::FxHashSet;
 use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use isochrome_model::palette::decode::Answer;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use crate::color::ColorError;
@@ -53,7 +53,7 @@ use classified::{Classified, Donor, OffColorPage, classify};
 pub use error::RecolorError;
 use exclusive::ExclusiveLock;
 use hold::{Hold, Journal, Patience, Whom};
-pub use hold::{release_stragglers, repair};
+pub use hold::{end_tracing, repair};
 use near::Near;
 use pool::{Needs, Pool, Slot};
 use scratch_area::ScratchArea;

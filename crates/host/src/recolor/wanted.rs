@@ -1,10 +1,10 @@
 //! The input of a recoloring: which frames a process should have, and the limits of the work.
 
-use rustc_hash::FxHashSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use isochrome_model::units::{Bytes, Color};
+use rustc_hash::FxHashSet;
 
 use crate::color::known::KnownColors;
 use crate::color::pagemap::PageEntry;

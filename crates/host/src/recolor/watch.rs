@@ -8,8 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Anew, Limits, RecolorError, RegionReport, Wanted, claim, inspect_pages, recolor, release_stragglers, verify,
-    zero_frame,
+    Anew, Limits, RecolorError, RegionReport, Wanted, claim, end_tracing, inspect_pages, recolor, verify, zero_frame,
 };
 use crate::color::known::KnownColors;
 use crate::color::verified::{VERIFIED_PAGES, Verified};
@@ -157,7 +156,7 @@ impl Watch {
     ///
     /// Returns the errors by process. After an error in one process the other processes are still handled.
     pub fn round(&mut self, pids: &[Pid], wanted: &Wanted, limits: &Limits) -> Vec<(Pid, RecolorError)> {
-        release_stragglers();
+        end_tracing();
         self.seen.retain(|pid, _| pids.contains(&Pid(*pid)));
         let before = self.tally.clone();
         (self.tally.resident, self.tally.on_color, self.tally.off_color) = (0, 0, 0);

@@ -41,7 +41,7 @@ use crate::error::{SystemError, without_hint};
 use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
 use crate::recolor::watch::{PauseCounts, Tally, Watch};
-use crate::recolor::{Limits, Part, Place, RecolorError};
+use crate::recolor::{Limits, Part, Place, RecolorError, end_tracing};
 
 /// Time between two listings of all processes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -57,14 +57,13 @@ const INSPECT_ANYWAY: Duration = Duration::from_secs(60);
 const MEASURED: Duration = Duration::from_millis(200);
 /// Time between two refills of the reserve.
 const REFILL: Duration = Duration::from_secs(1);
-/// Share of the time in which some task waits for memory, in percent, above which the reserve is given back, and below which it is taken again.
+/// Share of the time in which some task waits for memory, in percent, above which the reserve is given back, and below which frames are taken for it.
 const STALLS: (f64, f64) = (1.0, 0.1);
-/// Largest number of pages that are moved at a time. Only one process is recolored at a time on the whole machine, so new members wait meanwhile. A
-/// class that has the rest finds frames several times as fast as another class.
+/// Largest number of pages that are moved at a time. Only one process is recolored at a time on the whole machine, so new members wait meanwhile.
 const PAGES_AT_ONCE: usize = 1 << 15;
-const PAGES_OF_THE_REST: usize = 1 << 13;
-/// The same for a member of a class that has the rest and is not new.
-const PAGES_OF_THE_SETTLED: usize = 1 << 11;
+/// Largest number for a new member of a class that has the rest, which needs less memory to find frames, and for one that is not new and has less than
+/// 1 GiB.
+const PAGES_OF_THE_REST: (usize, usize) = (1 << 13, 1 << 11);
 /// Time after which a member is not stopped again to move more pages. If each pause moves few pages, moving all would take minutes.
 const TIME_AT_ONCE: Duration = Duration::from_secs(2);
 /// Error of the server.
@@ -219,6 +218,12 @@ impl Server {
             .flat_map(|(_, assigned)| assigned.colors.iter().copied())
             .collect();
         let color = |color: &u32| Color(*color as u16);
+        // Members that have the rest find frames of their colors without a reserve: many frames have them.
+        let listed = policy.classes.iter().zip(&assigned).filter(|(class, _)| class.share != Share::Rest);
+        let mut stocked: Vec<Color> = listed.flat_map(|(_, assigned)| assigned.colors.iter().map(color)).collect();
+        if stocked.is_empty() {
+            stocked.extend((0..self.all.color_count()).map(|number| color(&number)));
+        }
         let mut all = self.all.clone();
         if policy.reserve != self.policy.reserve {
             let available = Sysfs::system().memory("MemAvailable").map(|available| Bytes(available.0 / 2));
@@ -245,10 +250,7 @@ impl Server {
         }
         self.all = all;
         if let Some(reserve) = policy.reserve {
-            // Members that have the rest find frames of their colors without a reserve: many frames have them.
-            let all = 0..self.all.color_count();
-            let stocked: Vec<u32> = if own.is_empty() { all.collect() } else { own.into_iter().collect() };
-            self.all.stock_reserve(reserve, &stocked.iter().map(color).collect::<Vec<Color>>());
+            self.all.stock_reserve(reserve, &stocked);
             self.next_refill = Instant::now();
         }
         self.classes = policy
@@ -292,6 +294,7 @@ impl Server {
     /// rounds, clients may have the server.
     pub fn round(&mut self) -> Duration {
         let begin = Instant::now();
+        end_tracing();
         if begin >= self.next_look {
             let (all, seen) = (begin >= self.next_whole_look, self.notice.since_last());
             let started = if all { Started::Unknown } else { seen };
@@ -306,8 +309,7 @@ impl Server {
         if Instant::now() >= self.next_refill {
             match pressure::memory_stalls() {
                 Some(stalls) if stalls > STALLS.0 => self.all.give_back_reserve(),
-                Some(stalls) if stalls > STALLS.1 => {}
-                _ => self.all.refill_reserve(),
+                stalls => self.all.refill_reserve(stalls.is_none_or(|stalls| stalls <= STALLS.1)),
             }
             self.next_refill = Instant::now() + REFILL;
         }
@@ -321,7 +323,7 @@ impl Server {
             let due = self.due(begin + LOOK / 2);
             match due {
                 // A member that has the rest and always grows leaves every other turn to the rest of the work.
-                None | Some((_, true)) if !self.has_worked && self.tests_or_measures() => {
+                None | Some((_, true)) if (due.is_none() || !self.has_worked) && self.tests_or_measures() => {
                     self.has_worked = due.is_some();
                     return Duration::ZERO;
                 }
@@ -418,8 +420,9 @@ impl Server {
         let coloring = coloring_of(&self.classes[member.class], &member.own);
         let (begin, pauses) = (Instant::now(), member.watch.tally().pauses);
         let pages = match (&self.policy.classes[member.class].share, member.is_coming(begin)) {
-            (Share::Rest, true) => PAGES_OF_THE_REST,
-            (Share::Rest, false) => PAGES_OF_THE_SETTLED,
+            (Share::Rest, true) => PAGES_OF_THE_REST.0,
+            // A look at all pages of a large member takes long, so it moves more at a time.
+            (Share::Rest, false) => PAGES_OF_THE_REST.1.max(member.watch.tally().resident / 128),
             _ => PAGES_AT_ONCE,
         };
         let limits = Limits { part: Some(Part { pages, time: TIME_AT_ONCE }), ..coloring.limits };

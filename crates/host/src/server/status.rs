@@ -23,7 +23,7 @@ pub struct Status {
     pub left_alone: usize,
     /// Number of pages in the reserve of frames; 0 without one, and while memory is short.
     pub reserve_pages: usize,
-    /// Number of pages in the reserve whose color is known.
+    /// Number of pages in the reserve whose color is known and needed.
     #[serde(default)]
     pub reserve_known: usize,
 }

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two inspections of a member while it grows.
 const GROWING: Duration = Duration::from_millis(100);
-/// Longest time for which a member counts as new, and for which members of classes that have the rest wait for members of other classes: until a new
-/// one has come to its colors, and until those that are due have been inspected.
+/// Longest time for which a member counts as new. Also the longest time for which a member that is due waits for others that come first.
 pub const COMING: Duration = Duration::from_secs(5);
 /// Longest time between two attempts to move a member that cannot be moved.
 const REST_MAX: Duration = Duration::from_secs(60);
@@ -22,13 +21,14 @@ pub struct Turn {
     pub is_coming: bool,
 }
 
-/// Returns the next of `members` that is due at `time`, and whether its class has the rest. Members of classes that have the rest come after all
-/// others. They also wait while another member is new, but no longer than [`COMING`]. Among both, new members come first.
+/// Returns the next of `members` that is due at `time`, and whether its class has the rest. New members come first, and members of classes that have
+/// the rest come last; they also wait while a member of another class is new. A member that has been due for longer than [`COMING`] waits for nobody.
 pub fn next_in_turn(members: impl Iterator<Item = Turn> + Clone, time: Instant) -> Option<(i32, bool)> {
     let is_new = members.clone().any(|member| !member.has_rest && member.is_coming);
-    let yields = |member: &Turn| member.has_rest && time < member.next + COMING;
+    let is_late = |member: &Turn| time >= member.next + COMING;
+    let yields = |member: &Turn| member.has_rest && !is_late(member);
     let due = members.filter(|member| member.next <= time && !(is_new && yields(member)));
-    due.min_by_key(|member| (yields(member), !member.is_coming, member.next))
+    due.min_by_key(|member| (yields(member), !member.is_coming && !is_late(member), member.next))
         .map(|member| (member.pid, member.has_rest))
 }
 
@@ -60,6 +60,9 @@ mod tests {
         // New members that never end, or others that are always due, keep them waiting for 5 s.
         assert_eq!(next(&[rest, new], 15), Some((1, true)));
         assert_eq!(next(&[rest, own], 15), Some((1, true)));
+        assert_eq!(next(&[rest, Turn { next: at(15), ..new }], 15), Some((1, true)));
+        assert_eq!(next(&[own, Turn { next: at(15), ..new }], 15), Some((3, false)));
+        assert_eq!(next(&[own, Turn { next: at(16), ..new }], 16), Some((2, false)));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! hold an error number that no program ever sees. The kernel restarts the call when the thread continues, provided that the thread has the same
 //! registers as at the stop and continues from this same stop. [Linux, kernel/ptrace.c; arch/x86/kernel/signal.c]
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -68,18 +70,27 @@ fn ptrace(request: libc::c_uint, thread: ThreadId, address: usize, data: usize) 
     }
 }
 
+thread_local! {
+    /// Threads that this thread traces, and whose end it has to wait for.
+    static TRACED: RefCell<BTreeSet<ThreadId>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+fn add_traced(thread: ThreadId) {
+    TRACED.with_borrow_mut(|traced| traced.insert(thread));
+}
+
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
 
 /// Begins to trace `thread`, which continues to run. Threads that it makes are traced as well, and start out stopped.
 ///
 /// When this process ends, the kernel ends the tracing and lets all threads continue.
 pub fn seize(thread: ThreadId) -> io::Result<()> {
-    ptrace(libc::PTRACE_SEIZE as _, thread, 0, OPTIONS as usize).map(drop)
+    ptrace(libc::PTRACE_SEIZE as _, thread, 0, OPTIONS as usize).map(|_| add_traced(thread))
 }
 
 /// Begins to trace `thread` as [`seize`] does, but not the threads that it makes; [`trace_clones`] adds those.
 pub fn seize_alone(thread: ThreadId) -> io::Result<()> {
-    ptrace(libc::PTRACE_SEIZE as _, thread, 0, 0).map(drop)
+    ptrace(libc::PTRACE_SEIZE as _, thread, 0, 0).map(|_| add_traced(thread))
 }
 
 /// Makes the kernel also trace the threads that the stopped `thread` creates from now on.
@@ -104,7 +115,24 @@ pub(super) fn go_on_to_call(thread: ThreadId) -> io::Result<()> {
 
 /// Ends the tracing of a stopped thread, which continues; `signal` is delivered to it unless that is 0.
 pub fn detach(thread: ThreadId, signal: i32) -> io::Result<()> {
-    ptrace(libc::PTRACE_DETACH as _, thread, 0, signal as usize).map(drop)
+    ptrace(libc::PTRACE_DETACH as _, thread, 0, signal as usize)?;
+    TRACED.with_borrow_mut(|traced| traced.remove(&thread));
+    Ok(())
+}
+
+/// Waits for the traced threads that have ended, so that their parents learn of it. A process that ends while it is traced stays a zombie that its
+/// parent cannot see until then. [Linux, kernel/exit.c, wait_consider_task]
+///
+/// Must not be called while the end of a thread is still to be [reported](reported).
+pub fn reap_ended() {
+    TRACED.with_borrow_mut(|traced| {
+        traced.retain(|thread| {
+            let mut status = 0;
+            // SAFETY: waitpid writes one number to the address of a live, exclusively borrowed one.
+            let mut wait = || unsafe { libc::waitpid(*thread, &raw mut status, libc::WNOHANG | libc::__WALL) };
+            is_own_child(*thread) || !has_ended(*thread) || wait() == 0
+        });
+    });
 }
 
 /// Time for which a report is waited for busily. A thread on this CPU can report only once this one sleeps.
@@ -163,7 +191,8 @@ pub fn reported(thread: ThreadId) -> io::Result<Option<Report>> {
 
 /// Returns the event that `thread` reports; `None` if there is none and `flags` contains WNOHANG.
 ///
-/// The end of a whole process is not consumed, so that a later wait for the process still finds it.
+/// The end of a child of this process is not consumed, so that a later wait for the child still finds it. Another process's end must be, because its
+/// parent learns of it only then. [Linux, kernel/exit.c, wait_task_zombie]
 fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
     // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -182,8 +211,9 @@ fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
         return Ok(None);
     }
     if info.si_code != libc::CLD_TRAPPED && info.si_code != libc::CLD_STOPPED {
-        if !is_process(thread) {
+        if !is_own_child(thread) {
             peek(&mut info, wanted)?;
+            TRACED.with_borrow_mut(|traced| traced.remove(&thread));
         }
         return Ok(Some(Report::Gone));
     }
@@ -194,6 +224,7 @@ fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
         libc::PTRACE_EVENT_CLONE => {
             let mut made: libc::c_ulong = 0;
             ptrace(libc::PTRACE_GETEVENTMSG as _, thread, 0, &raw mut made as usize)?;
+            add_traced(made as ThreadId);
             Report::Cloned(made as ThreadId)
         }
         _ if signal == libc::SIGTRAP | 0x80 => Report::SystemCall,
@@ -201,9 +232,9 @@ fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
     }))
 }
 
-/// Whether `thread` is the main thread of its process, and so has the number of the process.
-fn is_process(thread: ThreadId) -> bool {
-    status_has(thread, &format!("Tgid:\t{thread}\n"))
+/// Whether `thread` is the main thread of a child of this process.
+fn is_own_child(thread: ThreadId) -> bool {
+    status_has(thread, &format!("Tgid:\t{thread}\n")) && status_has(thread, &format!("PPid:\t{}\n", std::process::id()))
 }
 
 /// Whether `thread` has ended, even if nobody has waited for it yet.
@@ -444,4 +475,62 @@ pub fn same_memory(a: i32, b: i32) -> bool {
     const MEMORY: libc::c_int = 1;
     // SAFETY: kcmp takes numbers and touches no memory.
     unsafe { libc::syscall(libc::SYS_kcmp, a, b, MEMORY, 0, 0) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::sys::launch;
+
+    /// Traces a child of a shell, has `end` end it and wait for that, and returns what the shell says of the end of its child.
+    fn told_to_the_parent(end: impl FnOnce(ThreadId)) -> String {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!; wait $!; echo $?"]).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut shell = command.spawn().unwrap();
+        let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+        let child: ThreadId = lines.next().unwrap().unwrap().parse().unwrap();
+        seize(child).unwrap();
+        launch::send(child, libc::SIGKILL).unwrap();
+        end(child);
+        let (sender, told) = channel();
+        std::thread::spawn(move || sender.send(lines.next().unwrap().unwrap()));
+        // This thread lives on and traces: the kernel would tell the parent when it ends.
+        let told = told.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| "nothing".to_owned());
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        told
+    }
+
+    #[test]
+    fn a_parent_learns_of_the_end_of_its_traced_child() {
+        assert_eq!(told_to_the_parent(|child| assert_eq!(report_of(child).unwrap(), Report::Gone)), "137");
+    }
+
+    #[test]
+    fn a_parent_learns_of_the_end_of_a_child_that_nobody_has_looked_at() {
+        let reap = |child| {
+            let begin = Instant::now();
+            while !has_ended(child) && begin.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            reap_ended();
+            assert!(TRACED.with_borrow(BTreeSet::is_empty));
+        };
+        assert_eq!(told_to_the_parent(reap), "137");
+    }
+
+    #[test]
+    fn the_end_of_an_own_child_is_left_for_who_waits_for_it() {
+        let mut child: Child = Command::new("sleep").arg("600").spawn().unwrap();
+        let number = child.id() as ThreadId;
+        seize(number).unwrap();
+        child.kill().unwrap();
+        assert_eq!(report_of(number).unwrap(), Report::Gone);
+        reap_ended();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(libc::SIGKILL));
+    }
 }

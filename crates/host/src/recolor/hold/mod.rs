@@ -39,7 +39,7 @@ use crate::sys::trace::{self, Answer, Registers, ThreadId};
 pub use self::helpers::{Helpers, Pace};
 pub use self::journal::Journal;
 pub use self::repair::repair;
-pub use self::seized::{Patience, await_stragglers, release_stragglers};
+pub use self::seized::{Patience, await_stragglers, end_tracing};
 
 /// Mask of the signals 1 to 64.
 const ALL_SIGNALS: u64 = u64::MAX;

@@ -41,7 +41,7 @@ impl Patience {
 /// How long to wait, while all threads run, for a thread that cannot be stopped because it waits for a child.
 const CHILD_LIMIT: Duration = Duration::from_millis(50);
 
-/// How long to wait for threads that did not stop in time before they are left for [`release_stragglers`].
+/// How long to wait for threads that did not stop in time before they are left for [`end_tracing`].
 const STRAGGLER_LIMIT: Duration = Duration::from_millis(500);
 
 thread_local! {
@@ -49,8 +49,15 @@ thread_local! {
     static STRAGGLERS: RefCell<Vec<(Pid, ThreadId)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Stops tracing threads that were asked to stop, did not stop in time, and have stopped since, and threads that have ended. To be called again and
+/// again by a thread that traces, while it has no hold and no helpers.
+pub fn end_tracing() {
+    release_stragglers();
+    trace::reap_ended();
+}
+
 /// Releases threads that were asked to stop, did not stop in time, and have stopped since.
-pub fn release_stragglers() {
+fn release_stragglers() {
     STRAGGLERS.with_borrow_mut(|stragglers| {
         let mut made = Vec::new();
         stragglers.retain(|(pid, thread)| !release(*pid, *thread, &mut made));
