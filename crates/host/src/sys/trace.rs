@@ -123,7 +123,7 @@ pub fn detach(thread: ThreadId, signal: i32) -> io::Result<()> {
 /// Waits for the traced threads that have ended, so that their parents learn of it. A process that ends while it is traced stays a zombie that its
 /// parent cannot see until then. [Linux, kernel/exit.c, wait_consider_task]
 ///
-/// Must not be called while the end of a thread is still to be [reported](reported).
+/// Must not be called while the end of a thread is still to be [`reported`].
 pub fn reap_ended() {
     TRACED.with_borrow_mut(|traced| {
         traced.retain(|thread| {
