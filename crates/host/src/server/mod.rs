@@ -66,6 +66,7 @@ const PAGES_AT_ONCE: usize = 1 << 15;
 const PAGES_OF_THE_REST: (usize, usize) = (1 << 13, 1 << 11);
 /// Time after which a member is not stopped again to move more pages. If each pause moves few pages, moving all would take minutes.
 const TIME_AT_ONCE: Duration = Duration::from_secs(2);
+
 /// Error of the server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -115,7 +116,7 @@ pub struct Server {
     /// Time before which the frames of the reserve are not measured, after an attempt has failed.
     next_measuring: Instant,
     next_purge: Instant,
-    /// Whether the last round has made eviction tests although a member was due.
+    /// Whether the last turn was used for eviction tests although a member was due. The member has the next one.
     has_worked: bool,
 }
 
@@ -322,7 +323,7 @@ impl Server {
             // Members that are due soon are looked at now, so that the server wakes up once for many.
             let due = self.due(begin + LOOK / 2);
             match due {
-                // A member that has the rest and always grows leaves every other turn to the rest of the work.
+                // A member that has the rest and always grows leaves every other turn to eviction tests.
                 None | Some((_, true)) if (due.is_none() || !self.has_worked) && self.tests_or_measures() => {
                     self.has_worked = due.is_some();
                     return Duration::ZERO;
@@ -421,7 +422,7 @@ impl Server {
         let (begin, pauses) = (Instant::now(), member.watch.tally().pauses);
         let pages = match (&self.policy.classes[member.class].share, member.is_coming(begin)) {
             (Share::Rest, true) => PAGES_OF_THE_REST.0,
-            // A look at all pages of a large member takes long, so it moves more at a time.
+            // Each part begins with an inspection of all pages, which takes longer the larger the member is.
             (Share::Rest, false) => PAGES_OF_THE_REST.1.max(member.watch.tally().resident / 128),
             _ => PAGES_AT_ONCE,
         };

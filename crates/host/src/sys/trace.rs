@@ -191,8 +191,8 @@ pub fn reported(thread: ThreadId) -> io::Result<Option<Report>> {
 
 /// Returns the event that `thread` reports; `None` if there is none and `flags` contains WNOHANG.
 ///
-/// The end of a child of this process is not consumed, so that a later wait for the child still finds it. Another process's end must be, because its
-/// parent learns of it only then. [Linux, kernel/exit.c, wait_task_zombie]
+/// The end of a child of this process is not consumed, so that a later wait for the child still finds it. The end of any other process is consumed,
+/// because its parent learns of it only then. [Linux, kernel/exit.c, wait_task_zombie]
 fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
     // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -486,7 +486,8 @@ mod tests {
     use super::*;
     use crate::sys::launch;
 
-    /// Traces a child of a shell, has `end` end it and wait for that, and returns what the shell says of the end of its child.
+    /// Traces and kills the child of a shell, and calls `end` with its number. Returns the exit code that the shell then prints, or "nothing" if the
+    /// shell has not learned of the end within 10 s.
     fn told_to_the_parent(end: impl FnOnce(ThreadId)) -> String {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & echo $!; wait $!; echo $?"]).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -498,7 +499,7 @@ mod tests {
         end(child);
         let (sender, told) = channel();
         std::thread::spawn(move || sender.send(lines.next().unwrap().unwrap()));
-        // This thread lives on and traces: the kernel would tell the parent when it ends.
+        // This thread must not end before that: the kernel tells the parent when the tracer ends.
         let told = told.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| "nothing".to_owned());
         shell.kill().unwrap();
         shell.wait().unwrap();
