@@ -272,13 +272,16 @@ pub fn stopped(thread: ThreadId, limit: StopLimit) -> io::Result<Option<Instant>
             }
             report => report?,
         };
-        match report {
+        let signal = match report {
             Report::Stopped => return Ok(Some(seen)),
             Report::Gone => return Ok(None),
-            Report::Signal(signal) => go_on(thread, signal)?,
+            Report::Signal(signal) => signal,
             // A thread made just before the stop is found among the threads of the process; it is traced already.
-            Report::Cloned(_) | Report::SystemCall => go_on(thread, 0)?,
-        }
+            Report::Cloned(_) | Report::SystemCall => 0,
+        };
+        // Each stop, whatever its reason, ends the request to stop. [Linux, kernel/signal.c, ptrace_stop]
+        interrupt(thread)?;
+        go_on(thread, signal)?;
     }
 }
 
@@ -522,6 +525,36 @@ mod tests {
             assert!(TRACED.with_borrow(BTreeSet::is_empty));
         };
         assert_eq!(told_to_the_parent(reap), "137");
+    }
+
+    #[test]
+    fn a_thread_that_makes_threads_all_the_time_stops() {
+        let endless = "import _thread\nprint(flush=True)\nwhile True: _thread.start_new_thread(int, ())";
+        let mut command = Command::new("python3");
+        let mut program =
+            command.args(["-c", endless]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let number = program.id() as ThreadId;
+        BufReader::new(program.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let let_all_go = || {
+            let traced = TRACED.with_borrow(BTreeSet::clone);
+            for thread in traced.into_iter().filter(|thread| *thread != number) {
+                if !matches!(report_of(thread), Err(_) | Ok(Report::Gone)) {
+                    let _ = detach(thread, 0);
+                }
+            }
+            detach(number, 0)
+        };
+        for _ in 0..1000 {
+            seize(number).unwrap();
+            interrupt(number).unwrap();
+            let limit = Instant::now() + Duration::from_secs(10);
+            let stop = stopped(number, StopLimit { waiting: limit, runnable: limit });
+            assert!(stop.is_ok_and(|seen| seen.is_some()));
+            let_all_go().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        program.kill().unwrap();
+        program.wait().unwrap();
     }
 
     #[test]
