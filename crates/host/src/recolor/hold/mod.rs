@@ -391,8 +391,13 @@ impl Drop for Hold {
             Err(RecolorError::Process(ProcessError::Ended { .. })) if !is_ours(self.pid, leader) => {
                 drop(self.journal.remove())
             }
-            // After any other error nothing more can be done here; the journal stays for a repair, unless the process ends.
-            Err(_) => Journal::forget_ended(self.pid),
+            // After any other error the threads wait, as they would if this program had been killed, and the journal stays for a repair.
+            Err(_) => {
+                for thread in &self.journal.threads {
+                    let _ = trace::detach(thread.id, 0);
+                }
+                Journal::forget_ended(self.pid);
+            }
             Ok(()) => {}
         }
     }
@@ -435,4 +440,26 @@ fn failed(pid: Pid, thread: ThreadId, action: &'static str) -> impl Fn(io::Error
 
 fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("chunks of eight bytes"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_whose_hold_could_not_be_ended_can_be_repaired() {
+        let mut program = Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let pid = Pid(program.id() as i32);
+        let mut hold = Hold::one(pid, (0, 0)).unwrap();
+        // No memory begins there, so its protection cannot be restored.
+        hold.journal.protections.push((1, 4096, libc::PROT_READ as u64));
+        drop(hold);
+        let (repaired, call) = (repair(pid), pid.waits_in(pid.0));
+        program.kill().unwrap();
+        program.wait().unwrap();
+        assert!(repaired.unwrap());
+        assert_eq!(call.map(|call| call.number), Some(libc::SYS_clock_nanosleep));
+    }
 }
