@@ -5,7 +5,7 @@ mod error;
 mod regions;
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use isochrome_model::units::{Bytes, CpuId, parse_list};
@@ -70,9 +70,16 @@ impl Pid {
 
     /// Returns the text of `file` in /proc/PID.
     pub fn text(self, file: &str) -> Result<String, ProcessError> {
+        let bytes = self.contents(file).map_err(self.failed(file))?;
         // Names of programs and files need not be UTF-8.
-        let bytes = fs::read(self.path(file)).map_err(self.failed(file))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Returns the contents of `file` in /proc/PID. The kernel does not report the sizes of these files, so `fs::read` would begin with a few bytes.
+    fn contents(self, file: &str) -> io::Result<Vec<u8>> {
+        let mut contents = Vec::with_capacity(4096);
+        File::open(self.path(file))?.take(u64::MAX).read_to_end(&mut contents)?;
+        Ok(contents)
     }
 
     /// Returns the value of `key` in /proc/PID/status; empty if there is no such key.
@@ -105,8 +112,7 @@ impl Pid {
 
     /// Returns the state of `thread`; `None` if there is no such thread any more.
     pub fn thread_state(self, thread: i32) -> Option<ThreadState> {
-        let stat = fs::read(self.path(&format!("task/{thread}/stat"))).ok()?;
-        let stat = String::from_utf8_lossy(&stat).into_owned();
+        let stat = self.text(&format!("task/{thread}/stat")).ok()?;
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
         let letter = fields.next()?.chars().next()?;
         // The letter is field 3, the flags are field 9, the priority is field 18, the CPU is field 39.
@@ -153,7 +159,7 @@ impl Pid {
 
     /// Returns the address of the vDSO of the process, if it has one. [Linux, include/uapi/linux/auxvec.h, AT_SYSINFO_EHDR]
     pub fn vdso(self) -> Option<u64> {
-        let words = fs::read(self.path("auxv")).ok()?;
+        let words = self.contents("auxv").ok()?;
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
         let found = words.chunks_exact(16).find(|pair| word(&pair[..8]) == 33)?;
         Some(word(&found[8..])).filter(|address| *address != 0)

@@ -52,7 +52,7 @@ const FRESH: Duration = Duration::from_secs(3);
 /// Time between two inspections of a member while nothing happens.
 const IDLE: Duration = Duration::from_secs(1);
 /// Time after which a member is inspected even if nothing indicates that its pages have other frames.
-const INSPECT_ANYWAY: Duration = Duration::from_secs(60);
+const INSPECT_ANYWAY: Duration = Duration::from_secs(300);
 /// Time that measuring some frames of the reserve takes at most where the caches are not busy.
 const MEASURED: Duration = Duration::from_millis(200);
 /// Time between two refills of the reserve.
