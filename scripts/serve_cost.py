@@ -6,12 +6,14 @@
 
 Members have 16 MiB each and sleep. Taken are the CPU time of the server before they start, until they are on their colors and the reserve is filled
 again, then with the members alone, for as long as it takes the server to inspect each of them anyway, and with a program beside them that starts
-1000 processes a second, which end at once. Takes ten minutes. Needs root. Exit code: 0, or 1 if it could not run.
+1000 processes a second, which end at once. Says how many pages the kernel has moved meanwhile, because the server moves pages of members back; with
+vm.compaction_proactiveness = 0 the kernel moves next to none. Takes ten minutes. Needs root. Exit code: 0, or 1 if it could not run.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -69,6 +71,11 @@ def memory_kb(pid):
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:")))
 
 
+def moved():
+    """Number of pages that the kernel has moved so far."""
+    return int(re.search(r"^pgmigrate_success (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)[1])
+
+
 def share(pid, seconds):
     """Share of one CPU that a process has over the next seconds, in percent."""
     begin, before = time.monotonic(), cpu_s(pid)
@@ -93,15 +100,17 @@ def measured(options, folder):
         without = share(pid, options.seconds)
         running = [subprocess.Popen([sleeper]) for _ in range(options.members)]
         own = {one.pid for one in running}
-        begin, before = time.monotonic(), cpu_s(pid)
+        begin, before, unmoved = time.monotonic(), cpu_s(pid), moved()
         while server.share("control", own) < 0.99:
             if time.monotonic() - begin > 600:
                 sys.exit("the members do not come to their colors in ten minutes")
             time.sleep(1)
         took = time.monotonic() - begin
         time.sleep(FILLING_S)
-        found = {"members": options.members, "seconds_to_colors": took, "cpu_s_until_idle": cpu_s(pid) - before}
+        found = {"members": options.members, "seconds_to_colors": took, "cpu_s_until_idle": cpu_s(pid) - before, "moved": [moved() - unmoved]}
+        unmoved = moved()
         found["cpu_percent"] = {"without_members": without, "idle": share(pid, INSPECTING_S)}
+        found["moved"].append(moved() - unmoved)
         running.append(subprocess.Popen([forker]))
         time.sleep(5)
         found["cpu_percent"]["forks"] = share(pid, options.seconds)
@@ -126,6 +135,7 @@ def main():
         found = measured(options, Path(folder))
     print(f"{found['members']} members of 16 MiB on their colors after {found['seconds_to_colors']:.1f} s; the server has {found['memory_kb']} KiB")
     print(f"{found['cpu_s_until_idle']:.1f} s of CPU time until the reserve was filled again")
+    print("pages moved by the kernel: {} until then, {} while the members were idle".format(*found["moved"]))
     for what, percent in found["cpu_percent"].items():
         print(f"{what.replace('_', ' '):<16} {percent:5.2f} % of a CPU")
     if options.output:

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use isochrome_host::doctor::{self, movers};
 use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::probe::retention::Monitor;
@@ -58,6 +59,7 @@ pub fn run(options: &ServeOptions) -> Result<Verdict> {
         monitor(&retention, seed(options.frames.seed))?;
     }
     eprint!("{}", table(&published.status()));
+    say_what_moves_pages();
     notify::say("READY=1");
     let (mut watchdog, mut reported) = (Watchdog::of_service(), Instant::now());
     while !interrupt::interrupted() {
@@ -86,6 +88,18 @@ pub fn run(options: &ServeOptions) -> Result<Verdict> {
     }
     notify::say("STOPPING=1");
     Ok(Verdict::Holds)
+}
+
+/// Names the mechanisms of the kernel that move pages of members, which the server then has to move back.
+fn say_what_moves_pages() {
+    let checks = movers(&Sysfs::system()).into_iter().filter(|check| check.status != doctor::Status::Ok);
+    let names: Vec<String> = checks.map(|check| check.name).collect();
+    if !names.is_empty() {
+        let names = names.join(", ");
+        eprintln!(
+            "isochrome: pages drift here, and are moved back: {names}. `isochrome doctor` says how to prevent it"
+        );
+    }
 }
 
 fn held<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -531,8 +531,7 @@ mod tests {
     fn a_thread_that_makes_threads_all_the_time_stops() {
         let endless = "import _thread\nprint(flush=True)\nwhile True: _thread.start_new_thread(int, ())";
         let mut command = Command::new("python3");
-        let mut program =
-            command.args(["-c", endless]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut program = command.args(["-c", endless]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let number = program.id() as ThreadId;
         BufReader::new(program.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
         let let_all_go = || {
