@@ -113,7 +113,9 @@ def measured(options, folder):
         found["moved"].append(moved() - unmoved)
         running.append(subprocess.Popen([forker]))
         time.sleep(5)
+        unmoved = moved()
         found["cpu_percent"]["forks"] = share(pid, options.seconds)
+        found["moved"].append(moved() - unmoved)
         found["memory_kb"] = memory_kb(pid)
         return found
     finally:
@@ -135,7 +137,7 @@ def main():
         found = measured(options, Path(folder))
     print(f"{found['members']} members of 16 MiB on their colors after {found['seconds_to_colors']:.1f} s; the server has {found['memory_kb']} KiB")
     print(f"{found['cpu_s_until_idle']:.1f} s of CPU time until the reserve was filled again")
-    print("pages moved by the kernel: {} until then, {} while the members were idle".format(*found["moved"]))
+    print("pages moved by the kernel: {} until then, {} while the members were idle, {} while processes were started".format(*found["moved"]))
     for what, percent in found["cpu_percent"].items():
         print(f"{what.replace('_', ' '):<16} {percent:5.2f} % of a CPU")
     if options.output:

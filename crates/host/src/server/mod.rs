@@ -49,8 +49,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const DECIDE_AGAIN: Duration = Duration::from_secs(5);
 /// Age of a process below which the decision is made again at every listing.
 const FRESH: Duration = Duration::from_secs(3);
-/// Time between two inspections of a member while nothing happens.
+/// Time between two looks at a member while nothing happens, and between two looks if nothing has happened for a minute.
 const IDLE: Duration = Duration::from_secs(1);
+const IDLE_FOR_LONG: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(2));
 /// Time after which a member is inspected even if nothing indicates that its pages have other frames.
 const INSPECT_ANYWAY: Duration = Duration::from_secs(300);
 /// Time that measuring some frames of the reserve takes at most where the caches are not busy.
@@ -412,10 +413,12 @@ impl Server {
             self.decisions.remove(&pid.0);
             return false;
         }
-        let is_recent = member.inspected.is_some_and(|at| at.elapsed() < INSPECT_ANYWAY);
+        let idle_for = member.inspected.map(|at| at.elapsed());
+        let is_recent = idle_for.is_some_and(|time| time < INSPECT_ANYWAY);
         let (is_unchanged, off_color) = (vitals == member.vitals, member.watch.tally().off_color);
         if is_unchanged && is_recent && member.trouble.is_none() && has_all_on_color(member.watch.tally()) {
-            member.next = Instant::now() + IDLE;
+            let is_long = idle_for.is_some_and(|time| time > IDLE_FOR_LONG.0);
+            member.next = Instant::now() + if is_long { IDLE_FOR_LONG.1 } else { IDLE };
             return false;
         }
         let coloring = coloring_of(&self.classes[member.class], &member.own);
