@@ -49,8 +49,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const DECIDE_AGAIN: Duration = Duration::from_secs(5);
 /// Age of a process below which the decision is made again at every listing.
 const FRESH: Duration = Duration::from_secs(3);
-/// Time between two looks at a member while nothing happens, and between two looks if nothing has happened for a minute.
+/// Time between two looks at a member while nothing happens.
 const IDLE: Duration = Duration::from_secs(1);
+/// Time without changes after which a member is looked at less often, and the time between two looks from then on.
 const IDLE_FOR_LONG: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(2));
 /// Time after which a member is inspected even if nothing indicates that its pages have other frames.
 const INSPECT_ANYWAY: Duration = Duration::from_secs(300);

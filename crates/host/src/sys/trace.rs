@@ -543,17 +543,17 @@ mod tests {
             }
             detach(number, 0)
         };
-        for _ in 0..1000 {
-            seize(number).unwrap();
-            interrupt(number).unwrap();
+        let stops = (0..1000).all(|_| {
+            seize(number).and_then(|()| interrupt(number)).unwrap();
             let limit = Instant::now() + Duration::from_secs(10);
             let stop = stopped(number, StopLimit { waiting: limit, runnable: limit });
-            assert!(stop.is_ok_and(|seen| seen.is_some()));
-            let_all_go().unwrap();
+            let stops = stop.is_ok_and(|seen| seen.is_some()) && let_all_go().is_ok();
             std::thread::sleep(Duration::from_millis(1));
-        }
+            stops
+        });
         program.kill().unwrap();
         program.wait().unwrap();
+        assert!(stops);
     }
 
     #[test]
