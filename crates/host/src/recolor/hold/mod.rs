@@ -450,21 +450,24 @@ mod tests {
 
     #[test]
     fn a_process_whose_hold_could_not_be_ended_can_be_repaired() {
-        let mut program = Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut program = Command::new("sleep").arg("3").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let pid = Pid(program.id() as i32);
+        while !pid.waits_in(pid.0).is_some_and(|call| call.number == libc::SYS_clock_nanosleep) {
+            std::thread::yield_now();
+        }
         let mut hold = Hold::one(pid, (0, 0)).unwrap();
         // No memory begins there, so its protection cannot be restored.
         hold.journal.protections.push((1, 4096, libc::PROT_READ as u64));
         drop(hold);
         let repaired = repair(pid);
-        let sleeps = || pid.waits_in(pid.0).is_some_and(|call| call.number == libc::SYS_clock_nanosleep);
-        let begin = Instant::now();
-        while !sleeps() && begin.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(1));
+        let (begin, mut status) = (Instant::now(), None);
+        while status.is_none() && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+            status = program.try_wait().unwrap();
         }
-        let goes_on = sleeps();
-        program.kill().unwrap();
+        let _ = program.kill();
         program.wait().unwrap();
-        assert!(repaired.unwrap() && goes_on);
+        assert!(repaired.unwrap(), "there was nothing to repair");
+        assert!(status.is_some_and(|status| status.success()), "it does not go on");
     }
 }
