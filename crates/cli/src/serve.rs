@@ -90,14 +90,14 @@ pub fn run(options: &ServeOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// Names the mechanisms of the kernel that move pages of members, which the server then has to move back.
+/// Names what moves pages of members on this machine, because the server spends time on moving them back.
 fn say_what_moves_pages() {
     let checks = movers(&Sysfs::system()).into_iter().filter(|check| check.status != doctor::Status::Ok);
     let names: Vec<String> = checks.map(|check| check.name).collect();
     if !names.is_empty() {
-        let names = names.join(", ");
         eprintln!(
-            "isochrome: pages drift here, and are moved back: {names}. `isochrome doctor` says how to prevent it"
+            "isochrome: colors drift here by {}. The server moves such pages back; `isochrome doctor` says how to prevent it",
+            names.join(", ")
         );
     }
 }

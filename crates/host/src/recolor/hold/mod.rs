@@ -393,8 +393,9 @@ impl Drop for Hold {
             }
             // After any other error the threads wait, as they would if this program had been killed, and the journal stays for a repair.
             Err(_) => {
-                for thread in &self.journal.threads {
-                    let _ = trace::detach(thread.id, 0);
+                // Helpers, too. Threads that are not traced stay as they are.
+                for thread in self.pid.thread_numbers().unwrap_or_default() {
+                    let _ = trace::detach(thread, 0);
                 }
                 Journal::forget_ended(self.pid);
             }
@@ -452,7 +453,9 @@ mod tests {
     fn a_process_whose_hold_could_not_be_ended_can_be_repaired() {
         let mut program = Command::new("sleep").arg("3").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let pid = Pid(program.id() as i32);
-        while !pid.waits_in(pid.0).is_some_and(|call| call.number == libc::SYS_clock_nanosleep) {
+        let sleeps = || pid.waits_in(pid.0).is_some_and(|call| call.number == libc::SYS_clock_nanosleep);
+        let begin = Instant::now();
+        while !sleeps() && begin.elapsed() < Duration::from_secs(2) {
             std::thread::yield_now();
         }
         let mut hold = Hold::one(pid, (0, 0)).unwrap();
