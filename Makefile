@@ -211,9 +211,9 @@ dist: toolchain
 	  cp $(or $(CARGO_TARGET_DIR),target)/$$target/release/isochrome $(DIST_FOLDER)/isochrome-$${target%%-*} || exit 1; \
 	done
 	if command -v qemu-aarch64 >/dev/null && [ "$(words $(DIST))" -eq 2 ]; then \
-	  qemu-aarch64 $(DIST_FOLDER)/isochrome-aarch64 simulate --scenario examples/interference.toml >$(DIST_FOLDER)/printed && \
-	  $(DIST_FOLDER)/isochrome-x86_64 simulate --scenario examples/interference.toml | cmp - $(DIST_FOLDER)/printed && \
-	  rm $(DIST_FOLDER)/printed || exit 1; \
+	  qemu-aarch64 $(DIST_FOLDER)/isochrome-aarch64 demo --model -o $(DIST_FOLDER)/report >$(DIST_FOLDER)/printed && \
+	  $(DIST_FOLDER)/isochrome-x86_64 demo --model -o $(DIST_FOLDER)/report | cmp - $(DIST_FOLDER)/printed && \
+	  rm -r $(DIST_FOLDER)/printed $(DIST_FOLDER)/report || exit 1; \
 	fi
 	cd $(DIST_FOLDER) && sha256sum isochrome-* | tee SHA256SUMS
 

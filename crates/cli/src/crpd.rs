@@ -86,7 +86,7 @@ pub fn pages_in_short(target: Target, percents: &[u32], colors: usize) -> usize 
     Preempting::pages_per_color(target, percents, colors)
 }
 
-/// Plays preemptions on a built-in machine, for machines on which nothing can be shown.
+/// Plays preemptions on a modeled machine, for `demo --model` and for machines on which nothing can be shown.
 pub fn on_a_model(name: &str, mhz: u32, percents: &[u32]) -> Result<Section> {
     let machine = named_machine(name)?;
     let mut data = machine.levels.iter().filter(|level| can_hold(level.holds, Touches::Data));

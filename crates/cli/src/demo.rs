@@ -15,7 +15,8 @@ use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{ColorError, Target};
 use isochrome_host::doctor;
 use isochrome_host::interrupt;
-use isochrome_model::evidence::{PaletteEvidence, RawFile, Section};
+use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_model::evidence::{Evidence, RawFile, Section};
 use isochrome_model::units::CpuId;
 use isochrome_report::{html, text::table};
 
@@ -28,7 +29,7 @@ use crate::{crpd, evidence, files, hints, probe, results};
 const PERCENTS: [&[u32]; 2] = [&[25, 50, 75, 100], &[50, 100]];
 /// Number of blocks of each condition and number of preemptions of each kind in a block, for a measurement and for an impression.
 const PREEMPTIONS: [(u32, u32); 2] = [(12, 8), (6, 5)];
-/// The modeled machine on which preemptions are played where this machine has nothing to show, and its clock rate.
+/// The modeled machine on which preemptions are played where this machine has nothing to show, and its clock rate in MHz.
 const MODEL: (&str, u32) = ("cortex-a72", 1500);
 
 /// Carries out `demo`. `carry_out` carries out the verbs of which `demo taskset` consists.
@@ -38,6 +39,9 @@ pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Res
     }
     let folder = &options.output;
     files::make_folder(folder)?;
+    if let Some(name) = &options.model {
+        return on_a_model(options, (name, options.mhz), Vec::new());
+    }
     let measurement = &options.measurement;
     let mut context = Context::new(measurement)?;
     let quick = usize::from(options.quick);
@@ -49,7 +53,7 @@ pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Res
     let (target, found) = match colored {
         Ok((target, found)) => (target, found),
         // A limitation of the machine is an answer; a wrong option is an error.
-        Err(error) if is_of_the_machine(&error) => return nothing_to_show(options, &context, &hints::text(&*error)),
+        Err(error) if is_of_the_machine(&error) => return nothing_to_show(options, &hints::text(&*error)),
         Err(error) => return Err(error),
     };
     let (palette, pool) = found;
@@ -70,7 +74,8 @@ pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Res
     if options.full && !interrupt::interrupted() {
         kernels::measure(options, &context, (&pool, target), &palette, &mut shown)?;
     }
-    leave(options, &context, Some(palette), shown)
+    let Shown { sections, raw, warnings } = shown;
+    leave(options, evidence::of(&context, Some(palette), sections, &raw, warnings))
 }
 
 /// Contents of the report.
@@ -106,30 +111,32 @@ impl Shown {
 }
 
 /// Says in the first line why this machine has nothing to show, and plays preemptions on a modeled machine instead.
-fn nothing_to_show(options: &DemoOptions, context: &Context, why: &str) -> Result<Verdict> {
+fn nothing_to_show(options: &DemoOptions, why: &str) -> Result<Verdict> {
     let why =
         format!("Nothing can be shown on this machine, because programs cannot be given parts of its cache: {why}");
     files::print(&format!("{why}\n"))?;
-    let (name, mhz) = MODEL;
-    let mut section = crpd::on_a_model(name, mhz, PERCENTS[1])?;
-    section.title = format!("{} (played on a model of {name}: none of it was measured here)", section.title);
-    let shown = Shown { sections: vec![section], warnings: vec![why], ..Shown::default() };
-    leave(options, context, None, shown)?;
+    on_a_model(options, MODEL, vec![why])?;
     Ok(Verdict::Inconclusive)
 }
 
+/// Plays preemptions on a modeled machine, given by its name and clock rate, and writes the report.
+fn on_a_model(options: &DemoOptions, (name, mhz): (&str, u32), warnings: Vec<String>) -> Result<Verdict> {
+    let mut section = crpd::on_a_model(name, mhz, PERCENTS[0])?;
+    section.title = format!("{} (played on a model of {name}: none of it was measured here)", section.title);
+    // Evidence names the machine that this process runs on, which is not the modeled one.
+    let evidence = evidence::about(&Sysfs::system().machine()?.0, &[], warnings);
+    leave(options, Evidence { sections: vec![section], ..evidence })
+}
+
 /// Writes the report and prints the tables. The verdict is that of the first section.
-fn leave(options: &DemoOptions, context: &Context, palette: Option<PaletteEvidence>, shown: Shown) -> Result<Verdict> {
-    let Shown { sections, raw, warnings } = shown;
-    let verdict = sections.first().map_or(Verdict::Inconclusive, results::verdict);
-    let evidence = evidence::of(context, palette, sections, &raw, warnings);
+fn leave(options: &DemoOptions, evidence: Evidence) -> Result<Verdict> {
     files::write_json(&options.output.join("evidence.json"), &evidence)?;
     let index = options.output.join("index.html");
     files::write(&index, &html(&evidence))?;
     files::print(&table(&evidence, files::width()))?;
     let index = fs::canonicalize(&index).unwrap_or(index);
     files::print(&format!("\nreport: {}\n", index.display()))?;
-    Ok(verdict)
+    Ok(evidence.sections.first().map_or(Verdict::Inconclusive, results::verdict))
 }
 
 /// Whether `error` is due to the machine or its present state, and not to wrong options.

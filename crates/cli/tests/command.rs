@@ -377,3 +377,20 @@ fn recorded_slices_are_replayed() {
     std::fs::write(record, format!("{}\nnot a slice\n", slices[0])).unwrap();
     refused(&["watch", "--replay", record], "line 2");
 }
+
+#[test]
+fn a_demo_on_a_model_says_that_nothing_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = isochrome(&["demo", "--model", "imx8mm", "--mhz", "1800", "-o", folder.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout(&output).contains("i.MX 8M Mini"));
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let evidence: serde_json::Value = serde_json::from_str(&read("evidence.json")).unwrap();
+    let sections = evidence["sections"].as_array().unwrap();
+    assert_eq!((sections.len(), &sections[0]["numbers"]["modeled"]), (1, &"i.MX 8M Mini: four Cortex-A53".into()));
+    for text in [sections[0]["title"].as_str().unwrap(), &read("index.html")] {
+        assert!(text.contains("none of it was measured here"), "{text}");
+    }
+    refused(&["demo", "--model", "no-such-machine"], "no such machine");
+    refused(&["demo", "--model", "--full"], "cannot be used with");
+}

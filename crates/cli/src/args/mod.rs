@@ -215,7 +215,7 @@ pub enum Verb {
     /// Show in short what own colors are worth here, and write a report
     #[command(
         args_conflicts_with_subcommands = true,
-        after_help = "Examples:\n  isochrome demo\n  isochrome demo --full\n  isochrome demo --quick -o /tmp/report\n  isochrome demo taskset"
+        after_help = "Examples:\n  isochrome demo\n  isochrome demo --full\n  isochrome demo --quick -o /tmp/report\n  isochrome demo --model cortex-a53 --mhz 1200\n  isochrome demo taskset"
     )]
     Demo(DemoOptions),
     /// Count cache events of a program on a modeled machine

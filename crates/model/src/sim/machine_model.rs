@@ -89,7 +89,7 @@ macro_rules! texts {
 }
 
 /// Texts of the machines that come with isochrome, by the names of their folders.
-static TEXTS: [(&str, &str); 9] = texts![
+static TEXTS: [(&str, &str); 13] = texts![
     "486-33",
     "pentium-90",
     "pentium-133",
@@ -98,7 +98,11 @@ static TEXTS: [(&str, &str); 9] = texts![
     "mpc750",
     "i7-2600",
     "zen3",
-    "cortex-a72"
+    "cortex-a53",
+    "imx8mm",
+    "cortex-a57",
+    "cortex-a72",
+    "cortex-a76"
 ];
 
 impl MachineModel {
