@@ -195,18 +195,18 @@ impl Machine {
         self.latency.iter().take_while(|(_, time)| *time <= between).last().map(|(size, _)| *size)
     }
 
-    /// Returns the level to color by default for `cpu`: the outermost level that is private to the CPU and has more than one color,
-    /// else the innermost level with more than one color. `None` if no level can be colored.
+    /// Returns the level to color by default for `cpu`: beyond the first level, the outermost one that is private to the CPU and has more than one
+    /// color, else the innermost one with more than one color. The first level is colored only if no other one can be: what is evicted there is
+    /// found in the next one. `None` if no level can be colored.
     pub fn colorable_level(&self, cpu: CpuId) -> Option<&CacheLevel> {
-        let colorable = || {
-            self.levels
-                .iter()
-                .filter(|l| l.holds != Holds::Instruction && l.geometry.value.color_count(self.page_bytes) > 1)
+        let colorable = |is_first: bool| {
+            self.levels.iter().filter(move |l| {
+                let colors = l.geometry.value.color_count(self.page_bytes);
+                l.holds != Holds::Instruction && l.serves(cpu) && (l.level == 1) == is_first && colors > 1
+            })
         };
-        colorable()
-            .filter(|l| l.is_private_to(cpu))
-            .max_by_key(|l| l.level)
-            .or_else(|| colorable().min_by_key(|l| l.level))
+        let private = colorable(false).filter(|l| l.is_private_to(cpu)).max_by_key(|l| l.level);
+        private.or_else(|| colorable(false).min_by_key(|l| l.level)).or_else(|| colorable(true).next())
     }
 
     /// Returns a SHA-256, in hexadecimal, of the properties that stay the same as long as the machine does: architecture, processor model,
@@ -257,6 +257,24 @@ mod tests {
         }
     }
 
+    fn machine(levels: Vec<CacheLevel>) -> Machine {
+        Machine {
+            schema: SCHEMA.to_owned(),
+            architecture: String::new(),
+            cpu_model: String::new(),
+            hypervisor: None,
+            cpus: vec![CpuId(0)],
+            page_bytes: Bytes(4096),
+            counter_hz: None,
+            counter_quantum: None,
+            memory_load_ns: None,
+            latency: Vec::new(),
+            levels,
+            costs: None,
+            supply: Vec::new(),
+        }
+    }
+
     #[test]
     fn a_level_is_felt_as_far_as_loads_take_its_time() {
         // Latencies of a virtual machine on Zen 3: 1.5 ns up to 32 KiB, 4 ns up to 256, then rising to 16 ns; 144 ns from memory.
@@ -272,19 +290,9 @@ mod tests {
             (65536, 144.0),
         ];
         let machine = Machine {
-            schema: SCHEMA.to_owned(),
-            architecture: String::new(),
-            cpu_model: String::new(),
-            hypervisor: None,
-            cpus: vec![CpuId(0)],
-            page_bytes: Bytes(4096),
-            counter_hz: None,
-            counter_quantum: None,
             memory_load_ns: Some(Fact { value: 144.0, source: Source::Measured }),
             latency: curve.map(|(kib, time)| (Bytes(kib << 10), time)).to_vec(),
-            levels: vec![level(1, 32, 1.5), level(2, 512, 4.0), level(3, 32768, 15.5)],
-            costs: None,
-            supply: Vec::new(),
+            ..machine(vec![level(1, 32, 1.5), level(2, 512, 4.0), level(3, 32768, 15.5)])
         };
         let felt = |number| machine.felt_bytes(number, CpuId(0));
         // Halfway by ratio between 4 and 15.5 ns is 7.9.
@@ -295,5 +303,27 @@ mod tests {
         assert_eq!(Machine { levels, ..machine.clone() }.felt_bytes(1, CpuId(0)), None);
         // The time of a load from memory was not measured.
         assert_eq!(Machine { memory_load_ns: None, ..machine }.felt_bytes(3, CpuId(0)), None);
+    }
+
+    #[test]
+    fn the_first_level_is_colored_only_if_no_other_one_can_be() {
+        let of_cpus = |number, kib, groups: &[&[u32]]| {
+            let shared_by = groups.iter().map(|group| group.iter().copied().map(CpuId).collect()).collect();
+            CacheLevel { shared_by: Fact { value: shared_by, source: Source::Sysfs }, ..level(number, kib, 1.0) }
+        };
+        let colored = |levels: &[CacheLevel], cpu| {
+            let machine = machine(levels.to_vec());
+            machine.colorable_level(CpuId(cpu)).map(|level| (level.level, level.geometry.value.cache_bytes().0 >> 10))
+        };
+        // 64 KiB in 8 ways are two colors.
+        let first = of_cpus(1, 64, &[&[0], &[1], &[2], &[3]]);
+        let private = of_cpus(2, 512, &[&[0], &[1], &[2], &[3]]);
+        let shared = of_cpus(3, 2048, &[&[0, 1, 2, 3]]);
+        assert_eq!(colored(&[first.clone(), private, shared], 1), Some((2, 512)));
+        // Two clusters, each with a second level of its own, which is the last one.
+        let clusters = [first.clone(), of_cpus(2, 512, &[&[0, 1]]), of_cpus(2, 2048, &[&[2, 3]])];
+        assert_eq!([0, 3].map(|cpu| colored(&clusters, cpu)), [Some((2, 512)), Some((2, 2048))]);
+        assert_eq!(colored(&[first], 0), Some((1, 64)));
+        assert_eq!(colored(&[level(1, 32, 1.0)], 0), None);
     }
 }

@@ -368,6 +368,9 @@ mod tests {
         assert_eq!(l2.geometry.value.color_count(machine.page_bytes), 16);
         assert_eq!(groups(l2), [[0, 1, 2, 3]]);
         assert!(!l2.is_private_to(CpuId(0)));
+        // The data cache of 32 KiB / (2 ways x 4 KiB) has 4 colors and is private, but no level to color while another one can be.
+        assert_eq!(machine.data_level(1).unwrap().geometry.value.color_count(machine.page_bytes), 4);
+        assert_eq!(machine.colorable_level(CpuId(0)).unwrap().level, 2);
     }
 
     #[test]
