@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo check test test-python wheel lint bench results papers pages torture fuzz compat emulated matrix matrix-short build install uninstall deb dist deny licenses release-check book mdbook
+.PHONY: demo check test test-python wheel lint bench results papers pages torture fuzz miri sanitize compat emulated matrix matrix-short build install uninstall deb dist deny licenses release-check book mdbook
 
 # Paths of the machine that builds are no part of what is built: everybody who builds a release gets the same bytes.
 REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/isochrome
@@ -27,7 +27,8 @@ check: toolchain python
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --lib --bins
 
-# The wheel as `pip install` builds it, in the profile of the tests, so that the model is not compiled once more.
+# The wheel as `pip install` builds it, in the profile of the tests. Other features of libraries are asked for than by the whole workspace, so the
+# model is compiled once more.
 PYTHON ?= python3
 PYTHON_PROFILE ?= dev
 VENV := $(or $(CARGO_TARGET_DIR),target)/python
@@ -105,6 +106,17 @@ torture: toolchain
 # Fuzzes every reader for an hour; `scripts/fuzz.py --help` says how to choose. Needs a nightly compiler and cargo-fuzz.
 fuzz: toolchain python
 	$(PYTHON) scripts/fuzz.py
+
+# Unit tests in Miri, as far as it can execute them, and the host's under the address and the thread sanitizer. Need a nightly compiler with
+# Miri and its sources: rustup toolchain install nightly --component miri,rust-src
+miri: toolchain python
+	$(PYTHON) scripts/miri.py isochrome-host --only 'sys::*'
+	$(PYTHON) scripts/miri.py isochrome-model
+
+SANITIZED := $(CARGO) +nightly test --locked -p isochrome-host --lib --target $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+sanitize: toolchain
+	RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/address $(SANITIZED)
+	RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/thread $(SANITIZED) -Zbuild-std
 
 # Runs real programs with and without isochrome, and writes docs/results/compat.md. Root gets the packages that are not there; a program
 # that is missing all the same is reported as such, which is an answer, not a failure (3).

@@ -53,8 +53,8 @@ pub struct Outcome {
 pub fn run(options: &SimulateOptions) -> Result<Verdict> {
     match &options.question {
         Some(SimulateQuestion::Machines) => machines()?,
-        Some(SimulateQuestion::Curve { level, program, verify, svg, output }) => {
-            return curve(level, program, *verify, svg, output);
+        Some(SimulateQuestion::Curve { level, page, program, verify, svg, output }) => {
+            return curve((level, *page), program, *verify, svg, output);
         }
         Some(SimulateQuestion::Flood { machine, output }) => flood(machine, output)?,
         None => match &options.scenario {
@@ -229,26 +229,32 @@ struct Verified {
     misses: u64,
 }
 
-const PAGE: Bytes = Bytes(4096);
-
-fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, output: &Output) -> Result<Verdict> {
+/// Counts the misses of `level` with pages of `page`, by ways and by colors.
+fn curve(
+    (level, page): (&str, Bytes),
+    program: &Program,
+    verify: bool,
+    svg: &Option<PathBuf>,
+    output: &Output,
+) -> Result<Verdict> {
     let level: Level = format!("{level}:lru:wb:wa").parse()?;
+    ensure!(page.0.is_power_of_two(), "a page of {page} is not a power of two\n  hint: --page 16K");
     let Geometry { set_count, .. } = level.geometry;
     ensure!(
         set_count.is_power_of_two(),
         "{set_count} sets are not a power of two: colors and ways do not separate\n  hint: give one slice, or a size that is"
     );
-    let mut by_colors = ColorCurve::new(level.geometry, PAGE)?;
+    let mut by_colors = ColorCurve::new(level.geometry, page)?;
     let mut by_ways = StackDistances::new(level.geometry)?;
     let tried: Vec<u32> = by_colors.misses().iter().map(|(colors, _)| *colors).collect();
     let mut sample = if verify { vec![0, (tried.len() - 1) / 2, tried.len() - 1] } else { Vec::new() };
     sample.dedup();
     // Returns the state of the full simulator for a program on `colors` colors of the level.
-    let count = level.geometry.color_count(PAGE);
+    let count = level.geometry.color_count(page);
     let simulated = |colors: u32| -> Result<_> {
         let allocation = Allocation::first_colors(colors, count).context(TOO_MANY_COLORS)?;
         let caches = Hierarchy::chain(vec![level.clone()], Semantics::default())?;
-        Ok((colors, PageTable::new(PAGE, allocation), caches))
+        Ok((colors, PageTable::new(page, allocation), caches))
     };
     let mut full = sample.iter().map(|i| simulated(tried[*i])).collect::<Result<Vec<_>>>()?;
     each_batch(program, |batch| {

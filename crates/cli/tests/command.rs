@@ -394,3 +394,15 @@ fn a_demo_on_a_model_says_that_nothing_was_measured() {
     refused(&["demo", "--model", "no-such-machine"], "no such machine");
     refused(&["demo", "--model", "--full"], "cannot be used with");
 }
+
+#[test]
+fn the_colors_of_a_curve_depend_on_the_size_of_a_page() {
+    let colors = |page: &str| {
+        let curve = ["simulate", "curve", "--level", "64K:4:64", "--workload", "fft:points=256", "--json", "--page"];
+        let output = isochrome(&[&curve[..], &[page]].concat());
+        let curve: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        curve["colors"].as_array().unwrap().last().unwrap().as_u64().unwrap()
+    };
+    assert_eq!((colors("4K"), colors("16K")), (4, 1));
+    refused(&["simulate", "curve", "--workload", "fft:points=256", "--page", "12K"], "not a power of two");
+}

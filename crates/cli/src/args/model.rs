@@ -33,6 +33,9 @@ pub enum SimulateQuestion {
         /// Size, ways and line size of the level, such as 1M:16:64
         #[arg(long, value_name = "SIZE:WAYS:LINE", default_value = "1M:16:64")]
         level: String,
+        /// Size of a page, which some arm64 kernels have as 16K or 64K
+        #[arg(long, value_name = "SIZE", default_value = "4K")]
+        page: Bytes,
         /// Program whose misses are counted.
         #[command(flatten)]
         program: Program,

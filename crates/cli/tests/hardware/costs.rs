@@ -140,9 +140,8 @@ pub fn bench_conflicts() -> Outcome {
     }
     assert!(reported(&evidence).contains("What a conflict costs"));
     conclusive(&output)?;
-    for walk in ["linear", "random"] {
-        assert!(result[walk]["rises"].as_bool().unwrap() && result[walk]["ns_per_line"].as_f64().unwrap() > 0.0);
-    }
+    let random = &result["random"];
+    assert!(random["rises"].as_bool().unwrap() && random["ns_per_line"].as_f64().unwrap() > 0.0, "{random}");
     Ok(())
 }
 

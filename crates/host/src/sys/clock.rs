@@ -171,6 +171,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no clock of CPU time")]
     fn a_process_that_computes_spends_time_on_a_cpu() {
         let pid = std::process::id() as i32;
         let begin = process_cpu(pid).unwrap();

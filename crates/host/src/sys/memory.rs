@@ -110,17 +110,12 @@ impl Arena {
         let bytes = pages.checked_mul(page_bytes).filter(|b| *b > 0).ok_or(io::ErrorKind::InvalidInput)?;
         let slack = align - page_bytes;
         let mapped = bytes.checked_add(slack).ok_or(io::ErrorKind::InvalidInput)?;
+        // Miri knows no more than private anonymous memory, and no advice about it.
+        let reserve = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | reserve);
         // SAFETY: a fresh private anonymous mapping at an address of the kernel's choice disturbs no other memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), mapped, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -145,6 +140,9 @@ impl Arena {
     /// Gives the kernel `advice` about the whole arena. A kernel built without huge pages refuses advice about them; then there is
     /// nothing to avoid or to gain.
     fn advise(&self, advice: libc::c_int) {
+        if cfg!(miri) {
+            return;
+        }
         // SAFETY: the range is this arena's own mapping, and none of the advice used here changes its contents.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, advice) };
     }

@@ -154,6 +154,18 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_in_order_whose_misses_are_hidden_leaves_the_verdict_to_the_walk_at_random() {
+        let mut hidden = conflicts(640.0);
+        hidden.walks.iter_mut().for_each(|walk| walk.linear_ns = 30_000.0 + (walk.excess % 5) as f64);
+        let section = section(&hidden);
+        assert!(
+            section.standing == Some(Standing::Holds) && text(&section).contains("(inconclusive)"),
+            "{}",
+            text(&section)
+        );
+    }
+
+    #[test]
     fn time_that_does_not_rise_with_conflicts_is_inconclusive() {
         let section = section(&conflicts(0.0));
         assert!(section.standing == Some(Standing::Inconclusive) && text(&section).contains("(inconclusive)"));
