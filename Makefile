@@ -27,7 +27,7 @@ check: toolchain python
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --lib --bins
 
-# The wheel as `pip install` builds it, in the profile of the tests. Other features of libraries are asked for than by the whole workspace, so the
+# The wheel as `pip install` builds it, in the profile of the tests. It enables other features of its dependencies than the workspace does, so the
 # model is compiled once more.
 PYTHON ?= python3
 PYTHON_PROFILE ?= dev
@@ -113,7 +113,7 @@ miri: toolchain python
 	$(PYTHON) scripts/miri.py isochrome-host --only 'sys::*'
 	$(PYTHON) scripts/miri.py isochrome-model
 
-SANITIZED := $(CARGO) +nightly test --locked -p isochrome-host --lib --target $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+SANITIZED = $(CARGO) +nightly test --locked -p isochrome-host --lib --target $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 sanitize: toolchain
 	RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/address $(SANITIZED)
 	RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/thread $(SANITIZED) -Zbuild-std

@@ -179,6 +179,17 @@ class Kernel:
         return found.items()
 
 
+def can_execute(architecture):
+    """Has the kernel execute programs of another architecture in user-mode emulation, which making an image needs."""
+    if architecture == run(["dpkg", "--print-architecture"]).strip() or "ok" in run(["sh", "-c", "arch-test $0 || true", architecture]):
+        return
+    formats = Path("/proc/sys/fs/binfmt_misc")
+    if not (formats / "register").exists():
+        run(["mount", "-t", "binfmt_misc", "binfmt_misc", formats])
+    processor = next(processor for processor, (debian, *_) in ARCHITECTURES.items() if debian == architecture)
+    run(["update-binfmts", "--enable", f"qemu-{processor}"])
+
+
 def image(folder, suite, architecture):
     """The path of a disk with a small Debian. Makes the disk unless an earlier run has done so."""
     recipe = hashlib.sha256(repr((suite, PACKAGES, EXCLUDED, IMAGE_SIZE)).encode()).hexdigest()[:8]
@@ -187,6 +198,7 @@ def image(folder, suite, architecture):
         progress(f"making {path.name} from Debian's packages: some minutes")
         partial = path.with_suffix(".partial")
         partial.unlink(missing_ok=True)
+        can_execute(architecture)
         run([
             "mmdebstrap",
             "--quiet",

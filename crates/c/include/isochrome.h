@@ -20,7 +20,8 @@ struct isochrome;
 
 /* Measures the colors of a cache level in so many bytes of memory of this process, from which isochrome_alloc takes.
  *
- * level: the cache level; 0 for the outermost that is private to a CPU and has more than one color.
+ * level: the cache level; 0 for the one that isochrome colors by default: of those beyond level 1 with several colors the
+ *        outermost that is private to the CPU, else the innermost.
  * bytes: at least 16 MiB is sensible; each color gets its share of the pages.
  *
  * NULL if the level has one color only, the memory is too small, or the machine is too noisy to be sure. */

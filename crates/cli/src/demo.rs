@@ -10,7 +10,7 @@ mod taskset;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{ColorError, Target};
 use isochrome_host::doctor;
@@ -29,7 +29,7 @@ use crate::{crpd, evidence, files, hints, probe, results};
 const PERCENTS: [&[u32]; 2] = [&[25, 50, 75, 100], &[50, 100]];
 /// Number of blocks of each condition and number of preemptions of each kind in a block, for a measurement and for an impression.
 const PREEMPTIONS: [(u32, u32); 2] = [(12, 8), (6, 5)];
-/// The modeled machine on which preemptions are played where this machine has nothing to show, and its clock rate in MHz.
+/// The modeled machine on which preemptions are played where none is named or this machine has nothing to show, and its clock rate in MHz.
 const MODEL: (&str, u32) = ("cortex-a72", 1500);
 
 /// Carries out `demo`. `carry_out` carries out the verbs of which `demo taskset` consists.
@@ -37,11 +37,15 @@ pub fn run(options: &DemoOptions, carry_out: fn(Verb) -> Result<Verdict>) -> Res
     if let Some(DemoOf::Taskset(options)) = &options.of {
         return taskset::run_all(options, carry_out);
     }
-    let folder = &options.output;
-    files::make_folder(folder)?;
     if let Some(name) = &options.model {
-        return on_a_model(options, (name, options.mhz), Vec::new());
+        let machine = match (name, options.mhz) {
+            (Some(name), Some(mhz)) => (&**name, mhz),
+            (Some(name), None) => bail!("{name}: its clock rate is needed\n  hint: --model {name} --mhz 1500"),
+            (None, mhz) => (MODEL.0, mhz.unwrap_or(MODEL.1)),
+        };
+        return on_a_model(options, machine, Vec::new());
     }
+    files::make_folder(&options.output)?;
     let measurement = &options.measurement;
     let mut context = Context::new(measurement)?;
     let quick = usize::from(options.quick);
@@ -122,7 +126,9 @@ fn nothing_to_show(options: &DemoOptions, why: &str) -> Result<Verdict> {
 /// Plays preemptions on a modeled machine, given by its name and clock rate, and writes the report.
 fn on_a_model(options: &DemoOptions, (name, mhz): (&str, u32), warnings: Vec<String>) -> Result<Verdict> {
     let mut section = crpd::on_a_model(name, mhz, PERCENTS[0])?;
-    section.title = format!("{} (played on a model of {name}: none of it was measured here)", section.title);
+    section.title =
+        format!("{} (played on a model of {name} at {mhz} MHz: none of it was measured here)", section.title);
+    files::make_folder(&options.output)?;
     // Evidence names the machine that this process runs on, which is not the modeled one.
     let evidence = evidence::about(&Sysfs::system().machine()?.0, &[], warnings);
     leave(options, Evidence { sections: vec![section], ..evidence })

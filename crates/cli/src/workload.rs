@@ -108,8 +108,10 @@ fn setting(
         "lines of {} are too short for code\n  hint: --kind data",
         geometry.line_bytes
     );
-    let inner =
-        context.machine.data_level(number.saturating_sub(1)).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
+    let inner = context
+        .machine
+        .data_level_of(number.saturating_sub(1), context.cpu)
+        .map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
     let mut target = Target { level: number, geometry, inner };
     let colors = geometry.color_count(context.machine.page_bytes) as usize;
     if colors == 1 {

@@ -391,8 +391,12 @@ fn a_demo_on_a_model_says_that_nothing_was_measured() {
     for text in [sections[0]["title"].as_str().unwrap(), &read("index.html")] {
         assert!(text.contains("none of it was measured here"), "{text}");
     }
-    refused(&["demo", "--model", "no-such-machine"], "no such machine");
-    refused(&["demo", "--model", "--full"], "cannot be used with");
+    let not_made = folder.path().join("not-made");
+    let output = ["-o", not_made.to_str().unwrap()];
+    refused(&[&["demo", "--model", "no-such-machine", "--mhz", "1"], &output[..]].concat(), "no such machine");
+    refused(&[&["demo", "--model", "zen3"], &output[..]].concat(), "clock rate");
+    refused(&[&["demo", "--model", "--full"], &output[..]].concat(), "cannot be used with");
+    assert!(!not_made.exists());
 }
 
 #[test]

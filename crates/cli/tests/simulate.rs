@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use isochrome_model::sim::MachineModel;
 use serde_json::{Value, json};
 
 fn isochrome(arguments: &[&str], input: &[u8]) -> Output {
@@ -78,17 +79,7 @@ fn levels_given_in_the_short_form_are_named_from_the_innermost_out_and_written_t
 #[test]
 fn every_described_machine_runs_and_is_listed_with_its_sources() {
     let listed = String::from_utf8(simulate(&["machines"], b"").stdout).unwrap();
-    for name in [
-        "486-33",
-        "pentium-90",
-        "pentium-133",
-        "pentium-pro-133",
-        "pentium-ii",
-        "mpc750",
-        "i7-2600",
-        "zen3",
-        "cortex-a72",
-    ] {
+    for name in MachineModel::names() {
         assert!(listed.lines().any(|line| line.starts_with(name)), "{name}");
         let counts = json_of(&simulate(&["--machine", name, "--workload", "fft:points=256", "--json"], b""));
         assert!(counts["memory"]["reads"].as_u64().unwrap() > 0, "{name}");

@@ -76,7 +76,7 @@ pub struct CompareOptions {
     /// Number of requests per second of the built-in prober
     #[arg(long, value_name = "RATE", default_value_t = 1000.0)]
     pub rate: f64,
-    /// Cache level [default: beyond the first, the outermost private one with more than one color, else the innermost]
+    /// Cache level [default: of those beyond level 1 with several colors the outermost private one, else the innermost]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
     /// Stop the programs for at most this long at a time while pages are moved [default: 15ms]

@@ -8,7 +8,7 @@ pub struct MeasurementOptions {
     /// CPU to measure on [default: the last one allowed]
     #[arg(long, value_name = "CPU")]
     pub cpu: Option<u32>,
-    /// Cache level to color [default: beyond the first, the outermost private one with more than one color, else the innermost]
+    /// Cache level to color [default: of those beyond level 1 with several colors the outermost private one, else the innermost]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
     /// Method of finding colors
@@ -134,7 +134,7 @@ pub struct ChosenColors {
     /// Sources of the colors of frames.
     #[command(flatten)]
     pub frames: Frames,
-    /// Cache level [default: beyond the first, the outermost private one with more than one color, else the innermost]
+    /// Cache level [default: of those beyond level 1 with several colors the outermost private one, else the innermost]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
     /// Stop the program for at most this long at a time while pages are moved [default: 15ms]

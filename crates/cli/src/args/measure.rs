@@ -149,11 +149,12 @@ pub struct DemoOptions {
     #[arg(long)]
     pub quick: bool,
     /// Play preemptions on a model of this machine instead of measuring here: a built-in machine, or a file that describes one
-    #[arg(long, value_name = "MACHINE", num_args = 0..=1, default_missing_value = "cortex-a72", conflicts_with = "full")]
-    pub model: Option<String>,
+    /// [if none is named: cortex-a72 at 1500 MHz]
+    #[arg(long, value_name = "MACHINE", num_args = 0..=1, conflicts_with_all = ["full", "quick", "cpu", "level", "by", "memory", "seed"])]
+    pub model: Option<Option<String>>,
     /// Clock rate of the modeled machine
-    #[arg(long, value_name = "MHZ", requires = "model", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub mhz: u32,
+    #[arg(long, value_name = "MHZ", requires = "model", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub mhz: Option<u32>,
 }
 
 /// Demonstrations other than the default one.

@@ -73,7 +73,7 @@ pub struct MapOptions {
     /// CPU to test the palette on [default: the last one allowed]
     #[arg(long, value_name = "CPU")]
     pub cpu: Option<u32>,
-    /// Cache level [default: beyond the first, the outermost private one with more than one color, else the innermost]
+    /// Cache level [default: of those beyond level 1 with several colors the outermost private one, else the innermost]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
     /// Use at most this much memory to test the palette [default: 1G]
@@ -192,7 +192,7 @@ pub struct ServeOptions {
     /// Sources of the colors of frames.
     #[command(flatten)]
     pub frames: Frames,
-    /// Cache level [default: beyond the first, the outermost private one with more than one color, else the innermost]
+    /// Cache level [default: of those beyond level 1 with several colors the outermost private one, else the innermost]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
     /// Stop a program for at most this long at a time while pages are moved, unless its class says otherwise [default: 15ms]
@@ -211,7 +211,7 @@ pub enum PolicyVerb {
         /// Policy to check
         #[arg(value_name = "FILE", default_value = "/etc/isochrome/policy.toml")]
         file: PathBuf,
-        /// Cache level [default: beyond the first, the outermost private one with more than one color, else the innermost]
+        /// Cache level [default: of those beyond level 1 with several colors the outermost private one, else the innermost]
         #[arg(long, value_name = "N")]
         level: Option<u8>,
     },
@@ -220,7 +220,7 @@ pub enum PolicyVerb {
         /// Policy to compare
         #[arg(value_name = "FILE", default_value = "/etc/isochrome/policy.toml")]
         file: PathBuf,
-        /// Cache level [default: beyond the first, the outermost private one with more than one color, else the innermost]
+        /// Cache level [default: of those beyond level 1 with several colors the outermost private one, else the innermost]
         #[arg(long, value_name = "N")]
         level: Option<u8>,
     },

@@ -140,8 +140,9 @@ pub fn bench_conflicts() -> Outcome {
     }
     assert!(reported(&evidence).contains("What a conflict costs"));
     conclusive(&output)?;
-    let random = &result["random"];
-    assert!(random["rises"].as_bool().unwrap() && random["ns_per_line"].as_f64().unwrap() > 0.0, "{random}");
+    // A prefetcher may hide what conflicts cost on a walk in order.
+    let [linear, random] = ["linear", "random"].map(|walk| result[walk]["ns_per_line"].as_f64().unwrap());
+    assert!(linear < random, "{linear} ns in order, {random} at random");
     Ok(())
 }
 

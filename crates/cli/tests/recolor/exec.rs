@@ -142,8 +142,8 @@ pub fn exec_follows(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Waits until more than `least` pages of process `pid` are on `colors`, and of those that can be moved at most 0.5 % are not. Returns `exec`, which
-/// keeps it there. Panics after a minute.
+/// Waits until more than `least` pages of process `pid` are on `colors` and at most 0.5 % of its movable pages are off color. Returns `exec`, the
+/// process that keeps them there. Panics after a minute.
 fn until_on_colors(fixture: &Fixture, mut exec: Child, (pid, colors): (u32, &str), least: u64) -> Child {
     let begin = Instant::now();
     loop {

@@ -27,14 +27,14 @@ impl Target {
     /// only, or if no level can be colored.
     pub fn of(machine: &Machine, level: Option<u8>, cpu: CpuId) -> Result<Target, ColorError> {
         let chosen = match level {
-            Some(level) => data_level(machine, level, cpu).ok_or(ColorError::NoSuchLevel { level })?,
+            Some(level) => machine.data_level_of(level, cpu).ok_or(ColorError::NoSuchLevel { level })?,
             None => machine.colorable_level(cpu).ok_or(ColorError::OneColor { level: None })?,
         };
         let geometry = chosen.geometry.value;
         if geometry.color_count(machine.page_bytes) < 2 {
             return Err(ColorError::OneColor { level });
         }
-        let inner = data_level(machine, chosen.level - 1, cpu).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
+        let inner = machine.data_level_of(chosen.level - 1, cpu).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
         Ok(Target { level: chosen.level, geometry, inner })
     }
 
@@ -43,10 +43,11 @@ impl Target {
     ///
     /// This is the level to flood where nothing can be partitioned.
     pub fn to_flood(machine: &Machine, cpu: CpuId) -> Option<Target> {
-        let data = || machine.levels.iter().filter(|level| level.holds != Holds::Instruction && level.level > 1);
+        let serves = |level: &&CacheLevel| level.holds != Holds::Instruction && level.level > 1 && level.serves(cpu);
+        let data = || machine.levels.iter().filter(serves);
         let chosen = data().filter(|level| level.is_private_to(cpu)).max_by_key(|level| level.level);
         let chosen = chosen.or_else(|| data().min_by_key(|level| level.level))?;
-        let inner = data_level(machine, chosen.level - 1, cpu).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
+        let inner = machine.data_level_of(chosen.level - 1, cpu).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
         Some(Target { level: chosen.level, geometry: chosen.geometry.value, inner })
     }
 
@@ -70,9 +71,4 @@ impl Target {
             colors_expected: self.geometry.color_count(Bytes(page_bytes() as u64)) as usize,
         }
     }
-}
-
-/// Returns the cache of `level` that holds data of `cpu`, else that of other CPUs; `None` if the machine has no such level.
-fn data_level(machine: &Machine, level: u8, cpu: CpuId) -> Option<&CacheLevel> {
-    machine.data_level_of(level, cpu).or(machine.data_level(level))
 }
