@@ -140,9 +140,8 @@ pub fn bench_conflicts() -> Outcome {
     }
     assert!(reported(&evidence).contains("What a conflict costs"));
     conclusive(&output)?;
-    // A prefetcher may hide what conflicts cost on a walk in order.
-    let [linear, random] = ["linear", "random"].map(|walk| result[walk]["ns_per_line"].as_f64().unwrap());
-    assert!(linear < random, "{linear} ns in order, {random} at random");
+    // The exit code and the numbers agree. A prefetcher may hide what conflicts cost on a walk in order, so nothing is asserted of that.
+    assert_eq!((&result["random"]["rises"], &result["random"]["n"]), (&true.into(), &30.into()), "{result}");
     Ok(())
 }
 
