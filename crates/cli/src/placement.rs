@@ -15,6 +15,7 @@ pub fn line(report: &PlacementReport) -> String {
     let mut line = match report.event {
         Event::DryRun => String::new(),
         _ if !report.moved => "NOT on its colors: ".to_owned(),
+        Event::OnColors if !report.tally.is_placed() => "only partly on its colors: ".to_owned(),
         Event::OnColors => "on its colors: ".to_owned(),
         Event::End => "ended: ".to_owned(),
     };
@@ -37,9 +38,10 @@ pub fn line(report: &PlacementReport) -> String {
     }
     if report.tally.drifted > 0 {
         let _ = write!(line, ", {} pages had drifted", report.tally.drifted);
-        if !report.movers.is_empty() {
-            let _ = write!(line, " (what may move pages here: {})", report.movers.join(", "));
-        }
+    }
+    let moved_away = report.event != Event::DryRun && (report.tally.drifted > 0 || !report.tally.is_placed());
+    if moved_away && !report.movers.is_empty() {
+        let _ = write!(line, " (what may move pages here: {})", report.movers.join(", "));
     }
     if let Some(expected) = report.expected {
         let _ = write!(
@@ -52,4 +54,24 @@ pub fn line(report: &PlacementReport) -> String {
         );
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use isochrome_host::recolor::watch::Tally;
+
+    use super::*;
+
+    #[test]
+    fn a_program_with_less_than_99_percent_on_color_is_only_partly_on_its_colors() {
+        let said = |on_color| {
+            let tally = Tally { sweeps: 5, resident: 100, on_color, off_color: 100 - on_color, ..Tally::default() };
+            let movers = vec!["compaction".to_owned()];
+            line(&PlacementReport { movers, ..PlacementReport::of(Event::OnColors, 1, &tally) })
+        };
+        assert!(said(99).starts_with("on its colors: 99 of 100 movable pages"), "{}", said(99));
+        assert!(!said(99).contains("compaction"), "{}", said(99));
+        assert!(said(55).starts_with("only partly on its colors: 55 of 100 movable pages (55.0 %)"), "{}", said(55));
+        assert!(said(55).ends_with("(what may move pages here: compaction)"), "{}", said(55));
+    }
 }

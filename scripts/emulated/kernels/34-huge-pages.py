@@ -28,7 +28,7 @@ for name in ("scan_sleep_millisecs", "alloc_sleep_millisecs") if there else ():
 # With pages of 16 KiB, a huge page has 32 MiB.
 size = int((HUGE / "hpage_pmd_size").read_text()) >> 20 if there else 0
 for kind in (Moved, Kept):
-    with kind(mebibytes=max(16, 2 * size)) as holder:
+    with kind(mebibytes=max(16, 3 * size)) as holder:
         if there and kind is Moved:
             require(huge(holder) >= size << 10, f"{huge(holder)} KiB of it are in huge pages")
         holder.settles("where huge pages are always made")

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         fixture_trial("two_recolorings_of_a_program_leave_each_others_memory_alone", torture::by_two_at_a_time),
         fixture_trial("a_part_of_the_pages_is_moved_in_its_time", moving::in_parts),
         fixture_trial("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", moving::drought),
+        fixture_trial("pages_on_color_keep_their_frames_while_others_find_theirs_in_huge_pages", moving::joined),
         fixture_trial("a_ring_of_events_that_counts_as_pinned_is_the_kernels_own", moving::ring_of_events),
         fixture_trial("a_program_is_spread_over_all_colors_wherever_it_lay", moving::spread),
         fixture_trial("a_program_is_spread_although_its_pages_move_in_parts", moving::spread_in_parts),

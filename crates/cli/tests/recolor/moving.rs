@@ -1,7 +1,9 @@
 //! Tests of programs that are hard to move.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -143,10 +145,69 @@ pub fn drought(fixture: &Fixture) -> Outcome {
     let (report, moved) = fixture.moved(target.pid(), "5", |_| {});
     println!("{moved} pages, {} KiB touched", report["touched_bytes_max"].as_u64().unwrap() / 1024);
     assert_eq!(left_behind(&report), Vec::<&Value>::new());
-    assert_eq!(report["off_color"], 0);
+    assert_eq!(report["off_color"], 0, "{report}");
     let counts = target.goes_on();
     assert_eq!((counts.wrong, counts.broken_off), (0, 0));
     drop(holder);
+    Ok(())
+}
+
+/// A setting of the kernel with another value, until it is dropped.
+struct Changed(PathBuf, String);
+
+impl Changed {
+    fn new(path: PathBuf, value: &str) -> Changed {
+        let before = fs::read_to_string(&path).unwrap();
+        fs::write(&path, value).unwrap();
+        // One of several values is in brackets.
+        let chosen = before.split_once('[').and_then(|(_, rest)| rest.split(']').next()).unwrap_or(&before).to_owned();
+        Changed(path, chosen)
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        fs::write(&self.0, &self.1).unwrap();
+    }
+}
+
+/// Returns the frames of the pages of process `pid` in its mappings of at least 64 MiB, by their address.
+fn frames_of_large_mappings(pid: u32) -> BTreeMap<u64, u64> {
+    let map = Pid(pid as i32).page_map().unwrap();
+    let regions = Pid(pid as i32).regions().unwrap();
+    let large = regions.iter().filter(|region| region.end - region.start >= 64 << 20 && region.immovable.is_none());
+    let pages = large.flat_map(|region| map.resident(region.start, region.end).unwrap());
+    pages.map(|(page, entry)| (page, entry.frame().unwrap().0)).collect()
+}
+
+/// Checks that the kernel joins no pages of the program to huge pages, which it does as fast as it can, while frames of a rare color are drawn in huge
+/// pages: pages that are on color keep their frames.
+pub fn joined(fixture: &Fixture) -> Outcome {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version: Vec<u32> = release.split(['.', '-']).map_while(|part| part.parse().ok()).take(2).collect();
+    let folder = Path::new("/sys/kernel/mm/transparent_hugepage");
+    if version < vec![6, 18] || !folder.exists() {
+        return Err(NotRun(
+            "this kernel cannot have huge pages in some mappings of a process only (Linux 6.18)".to_owned(),
+        ));
+    }
+    let settings =
+        [("enabled", "always"), ("khugepaged/scan_sleep_millisecs", "0"), ("khugepaged/alloc_sleep_millisecs", "0")];
+    let _changed = settings.map(|(name, value)| Changed::new(folder.join(name), value));
+    let _holder = fixture.target("holder")?;
+    let target = fixture.target("plain")?;
+    let mut command = fixture.recolor(target.pid(), "5,6");
+    command.arg("--spread");
+    succeeding(command);
+    let before = frames_of_large_mappings(target.pid());
+    let (report, moved) = fixture.moved(target.pid(), "5", |_| {});
+    assert_eq!(report["off_color"], 0, "{report}");
+    let after = frames_of_large_mappings(target.pid());
+    let on_color: Vec<u64> = before.iter().filter(|(_, frame)| **frame % 16 == 5).map(|(page, _)| *page).collect();
+    assert!(on_color.len() > 6_000 && moved > 6_000, "{} on color, {moved} moved", on_color.len());
+    let other = on_color.iter().filter(|page| before[page] != after[page]).count();
+    // The host of a virtual machine, or compaction, may move a page.
+    assert!(other < 100, "{other} of {} pages on color got other frames", on_color.len());
     Ok(())
 }
 

@@ -5,6 +5,7 @@
    target rings FILE     reads its own file by io_uring all the time, in every way, and checks what it reads
    target vforks FILE    begins other programs all the time, and checks its memory
    target holder FILE    holds the frames of color 5 in 1 GiB and gives back the others; says "ready" and waits
+   target plain FILE     holds 64 MiB of plain memory; says "ready" and waits
    target mappings FILE  has 60 000 mappings, and checks them
    target library FILE   reads a private mapping of 256 MiB of a file, as a program reads its code, and checks it
    target alone FILE     the same, but neither forks nor makes huge pages again
@@ -512,6 +513,8 @@ int main(int argc, char **argv) {
         begin(works, &area);
         begin(vforks, NULL);
     }
+    if (!strcmp(argv[1], "plain"))
+        memset(map(64 << 20, MAP_PRIVATE | MAP_ANONYMOUS, -1), 1, 64 << 20);
     if (!strcmp(argv[1], "mappings"))
         begin(maps_much, NULL);
     if (!strcmp(argv[1], "library")) {

@@ -151,12 +151,11 @@ impl Progress {
     /// Records where the pages are after a round, and returns whether the program counts as on its colors. It does if 99 % of the movable
     /// pages are on color, or if further rounds bring no more pages onto their colors. `age`: time since the start of the program.
     pub(super) fn has_arrived(&mut self, tally: &Tally, age: Duration) -> bool {
-        let placed = 100 * tally.on_color >= 99 * (tally.on_color + tally.off_color);
         // As long as each round brings some pages onto their colors, the next round may bring more.
         self.idle_rounds = if tally.on_color > self.most_on_color { 0 } else { self.idle_rounds + 1 };
         let stands_still = self.idle_rounds >= IDLE_ROUNDS || age > LONG;
         self.most_on_color = self.most_on_color.max(tally.on_color);
-        tally.resident > 0 && (placed || stands_still)
+        tally.resident > 0 && (tally.is_placed() || stands_still)
     }
 }
 

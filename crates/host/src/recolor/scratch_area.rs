@@ -32,6 +32,10 @@ const SOAK: Bytes = Bytes(4 << 20);
 /// Most pauses in which such memory is touched.
 const SOAKS: u64 = 4;
 
+/// Flag of PR_SET_THP_DISABLE: memory for which huge pages were advised may have them. [Linux 6.18, include/uapi/linux/prctl.h,
+/// PR_THP_DISABLE_EXCEPT_ADVISED]
+const EXCEPT_ADVISED: u64 = 1 << 1;
+
 /// Most helpers that work at the same time.
 const HELPERS: u64 = 4;
 
@@ -288,7 +292,13 @@ impl<'a> ScratchArea<'a> {
         let start = self.touched;
         self.touched += bytes;
         let touched = self.beside(pauses, |area, hold| {
-            hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?.ok();
+            let allow = |hold: &mut Hold, disabled, except| {
+                hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, disabled, except, 0, 0, 0])
+            };
+            // Before Linux 6.18, the kernel may join pages of the program to huge pages meanwhile.
+            if allow(hold, 1, EXCEPT_ADVISED)?.is_err() {
+                allow(hold, 0, 0)?.ok();
+            }
             hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();
             area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
         });

@@ -71,6 +71,11 @@ impl PauseCounts {
 }
 
 impl Tally {
+    /// Returns whether 99 % of the movable pages are on color.
+    pub fn is_placed(&self) -> bool {
+        100 * self.on_color >= 99 * (self.on_color + self.off_color)
+    }
+
     fn add_pauses(&mut self, pauses: &[u64]) {
         pauses.iter().for_each(|pause| self.pauses.add(*pause));
         self.pause_ns_max = self.pause_ns_max.max(pauses.iter().copied().max().unwrap_or(0));
