@@ -19,6 +19,9 @@ from pathlib import Path
 
 from emulated import HERE, TARGET, matches
 
+# Time in s for a machine to boot and to run all checks; an emulated arm64 needs most of half an hour where it has a CPU to itself.
+LIMIT = "5400"
+
 # The parts of each machine, and the reason to test it. The image has the same packages everywhere; the kernel is Debian's.
 ARM = ["--architecture=aarch64"]
 MACHINES = {
@@ -62,7 +65,7 @@ def main():
     rows, codes = [], []
     for name, (arguments, why) in machines.items():
         command = [sys.executable, HERE.with_suffix(".py"), *programs(options.target, arguments), "--checks", HERE / "kernels"]
-        command += ["--only", options.check, "--name", name, *arguments]
+        command += ["--only", options.check, "--name", name, "--timeout", LIMIT, *arguments]
         done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         said = []
         for line in done.stdout:
