@@ -23,13 +23,11 @@ if not there:
 before = {name: (HUGE / name).read_text() for name in ("enabled", "defrag") if there}
 for name in before:
     write(HUGE / name, "always")
+for name in ("scan_sleep_millisecs", "alloc_sleep_millisecs") if there else ():
+    write(HUGE / "khugepaged" / name, 100)
 # With pages of 16 KiB, a huge page has 32 MiB.
 size = int((HUGE / "hpage_pmd_size").read_text()) >> 20 if there else 0
 for kind in (Moved, Kept):
-    # Before Linux 6.18 the kernel may join pages of the program while a recoloring draws frames in huge pages, so `recolor` alone may leave some
-    # off color, and says so, where the kernel does it all the time. `exec` moves them again.
-    for name in ("scan_sleep_millisecs", "alloc_sleep_millisecs") if there and kind is Kept else ():
-        write(HUGE / "khugepaged" / name, 100)
     with kind(mebibytes=max(16, 3 * size)) as holder:
         if there and kind is Moved:
             require(huge(holder) >= size << 10, f"{huge(holder)} KiB of it are in huge pages")

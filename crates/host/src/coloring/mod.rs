@@ -348,17 +348,10 @@ impl Coloring {
         let (mut failed, mut idle, mut most) = (0, 0, 0.0);
         loop {
             let error = self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
-            let tally = watch.tally();
-            if error.is_none() {
-                let share = tally.on_color.saturating_sub(watch.undrawn()) as f64 / tally.resident.max(1) as f64;
-                (idle, most) = if share > most + PROGRESS { (0, share) } else { (idle + 1, most) };
-            }
             let lacks_frames = matches!(error, Some((_, RecolorError::TooFewFrames { .. })))
-                || tally.immovable.contains_key(LACKS_FRAME);
-            let gets_no_further = idle >= IDLE && !tally.is_placed();
-            // Draws in the program are small, and while it may have huge pages for them, the kernel may join other pages of it. Before pages are left
-            // where they are, frames for them are searched in more of the free memory.
-            if (lacks_frames || gets_no_further) && self.reserve.is_none() {
+                || watch.tally().immovable.contains_key(LACKS_FRAME);
+            // Draws in the program are small. Before pages are left where they are, frames for them are searched in more of the free memory.
+            if lacks_frames && self.reserve.is_none() {
                 let mut searching = self.clone();
                 if searching.search_frames().is_ok() {
                     return searching.move_watched(watch, pids);
@@ -372,9 +365,14 @@ impl Coloring {
                     }
                 }
                 Some((_, error)) => return Err(error),
-                None if tally.off_color == 0 && !watch.is_waiting() => return Ok(tally.clone()),
-                None if idle >= IDLE || begin.elapsed() > MOVING_LIMIT => return Ok(tally.clone()),
-                None => {}
+                None => {
+                    let tally = watch.tally();
+                    let share = tally.on_color.saturating_sub(watch.undrawn()) as f64 / tally.resident.max(1) as f64;
+                    (idle, most) = if share > most + PROGRESS { (0, share) } else { (idle + 1, most) };
+                    if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE || begin.elapsed() > MOVING_LIMIT {
+                        return Ok(tally.clone());
+                    }
+                }
             }
         }
     }

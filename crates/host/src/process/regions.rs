@@ -41,6 +41,11 @@ impl Region {
         let plain = Protection { read: true, write: true, execute: false };
         self.protection == plain && !self.of_file && !self.locked
     }
+
+    /// Whether the kernel may join pages of the mapping to a huge page of `huge` bytes.
+    pub fn may_have_huge_page(&self, huge: u64) -> bool {
+        !self.of_file && self.start.next_multiple_of(huge) + huge <= self.end
+    }
 }
 
 /// The accesses that a mapping permits.

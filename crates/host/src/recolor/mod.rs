@@ -261,11 +261,7 @@ fn draw_frames(
         std::thread::sleep(draw.rest);
         let start = area.touched;
         match draw.huge {
-            Some(huge) => {
-                area.touch_huge(draw.bytes, huge, pauses)?;
-                // In this time the kernel may have joined pages of the program to huge pages as well, whose frames have all colors.
-                *classified = inspect_pages(pid, regions, wanted)?.1;
-            }
+            Some(huge) => area.touch_huge(draw.bytes, huge, regions, pauses)?,
             None => area.touch(draw.bytes, pauses)?,
         }
         pool.exchanges = area.means.mover.is_some();

@@ -32,10 +32,6 @@ const SOAK: Bytes = Bytes(4 << 20);
 /// Most pauses in which such memory is touched.
 const SOAKS: u64 = 4;
 
-/// Flag of PR_SET_THP_DISABLE: memory for which huge pages were advised may have them. [Linux 6.18, include/uapi/linux/prctl.h,
-/// PR_THP_DISABLE_EXCEPT_ADVISED]
-const EXCEPT_ADVISED: u64 = 1 << 1;
-
 /// Most helpers that work at the same time.
 const HELPERS: u64 = 4;
 
@@ -287,18 +283,25 @@ impl<'a> ScratchArea<'a> {
         self.beside(pauses, |area, hold| area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE))
     }
 
-    /// Does the same as [`touch`](Self::touch), in huge pages of `huge` bytes as far as the kernel has any, and then splits these.
-    pub fn touch_huge(&mut self, bytes: u64, huge: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+    /// Does the same as [`touch`](Self::touch), in huge pages of `huge` bytes as far as the kernel has any, and then splits these. `regions`: the
+    /// mappings of the process, which get no huge pages meanwhile.
+    pub fn touch_huge(
+        &mut self,
+        bytes: u64,
+        huge: u64,
+        regions: &[Region],
+        pauses: &mut Vec<u64>,
+    ) -> Result<(), RecolorError> {
         let start = self.touched;
         self.touched += bytes;
         let touched = self.beside(pauses, |area, hold| {
-            let allow = |hold: &mut Hold, disabled, except| {
-                hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, disabled, except, 0, 0, 0])
-            };
-            // Before Linux 6.18, the kernel may join pages of the program to huge pages meanwhile.
-            if allow(hold, 1, EXCEPT_ADVISED)?.is_err() {
-                allow(hold, 0, 0)?.ok();
+            // The kernel must not join pages of the program to huge pages meanwhile. Because the process may have none afterwards either, the
+            // advice stays.
+            for region in regions.iter().filter(|region| region.may_have_huge_page(huge)) {
+                let bytes = region.end - region.start;
+                hold.call(libc::SYS_madvise, [region.start, bytes, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0])?.ok();
             }
+            hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?.ok();
             hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();
             area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
         });

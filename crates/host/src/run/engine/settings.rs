@@ -31,17 +31,18 @@ impl Settings {
     pub(super) fn restore(self, shield: CpuShield, alone: bool, locked: String) -> (Vec<Setting>, Option<String>) {
         drop(self.idle_hold);
         let (moved, staying) = (shield.moved(), shield.staying);
+        let threads = |count| format!("{count} thread{}", if count == 1 { "" } else { "s" });
         let [before, during, after] = match &shield.by_affinity {
             _ if !alone => ["left", "left", "left"].map(str::to_owned),
             Some(why) => [
-                format!("{} threads", moved + staying),
-                format!("{staying} threads that may run nowhere else; kept off by affinity: {why}"),
+                threads(moved + staying),
+                format!("{} that may run nowhere else; kept off by affinity: {why}", threads(staying)),
                 String::new(),
             ],
             None => ["anywhere", "kept off by a partition of cgroup v2 for each CPU", "anywhere"].map(str::to_owned),
         };
         let restored = shield.restore();
-        let after = if after.is_empty() { format!("{} threads have their CPUs back", restored.threads) } else { after };
+        let after = if after.is_empty() { format!("CPUs given back to {}", threads(restored.threads)) } else { after };
         let setting = |name: &str, before, during, after| Setting { name: name.to_owned(), before, during, after };
         let settings = vec![
             setting("other programs on the CPUs of the tasks", before, during, after),
