@@ -39,9 +39,9 @@ pub fn line(report: &PlacementReport) -> String {
     if report.tally.drifted > 0 {
         let _ = write!(line, ", {} pages had drifted", report.tally.drifted);
     }
-    let moved_away = report.event != Event::DryRun && (report.tally.drifted > 0 || !report.tally.is_placed());
-    if moved_away && !report.movers.is_empty() {
-        let _ = write!(line, " (what may move pages here: {})", report.movers.join(", "));
+    let is_partly = report.event == Event::OnColors && report.moved && !report.tally.is_placed();
+    if (report.tally.drifted > 0 || is_partly) && !report.movers.is_empty() {
+        let _ = write!(line, "; what may move pages here: {}", report.movers.join(", "));
     }
     if let Some(expected) = report.expected {
         let _ = write!(
@@ -72,6 +72,6 @@ mod tests {
         assert!(said(99).starts_with("on its colors: 99 of 100 movable pages"), "{}", said(99));
         assert!(!said(99).contains("compaction"), "{}", said(99));
         assert!(said(55).starts_with("only partly on its colors: 55 of 100 movable pages (55.0 %)"), "{}", said(55));
-        assert!(said(55).ends_with("(what may move pages here: compaction)"), "{}", said(55));
+        assert!(said(55).ends_with("; what may move pages here: compaction"), "{}", said(55));
     }
 }

@@ -16,7 +16,7 @@ with Holder(by=["isochrome", "exec", "--colors", "0-3", "-o", str(report), *GIVE
     print(report.read_text())
     holder.works()
     # NUMA balancing may have moved pages again, which are moved back.
-    until("it is still on them, or again", 30, lambda: holder.is_on("0-3"))
+    until("it is on them", 30, lambda: holder.is_on("0-3"))
     print(run("isochrome", "ps"))
 said = json.loads(report.read_text())
 require(said["off_color"] * 100 <= said["resident"], "at most 1 % of its pages is off color by isochrome's account")

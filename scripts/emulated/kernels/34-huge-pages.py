@@ -25,7 +25,7 @@ for name in before:
     write(HUGE / name, "always")
 for name in ("scan_sleep_millisecs", "alloc_sleep_millisecs") if there else ():
     write(HUGE / "khugepaged" / name, 100)
-# With pages of 16 KiB, a huge page has 32 MiB.
+# With pages of 16 KiB, a huge page has 32 MiB. Memory of three of them holds two, wherever it begins.
 size = int((HUGE / "hpage_pmd_size").read_text()) >> 20 if there else 0
 for kind in (Moved, Kept):
     with kind(mebibytes=max(16, 3 * size)) as holder:

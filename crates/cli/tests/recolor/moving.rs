@@ -152,59 +152,76 @@ pub fn drought(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// A setting of the kernel with another value, until it is dropped.
-struct Changed(PathBuf, String);
+/// The value that a setting of the kernel had. It is restored when this is dropped.
+struct Restored(PathBuf, String);
 
-impl Changed {
-    fn new(path: PathBuf, value: &str) -> Changed {
-        let before = fs::read_to_string(&path).unwrap();
-        fs::write(&path, value).unwrap();
+impl Restored {
+    fn after_setting(path: PathBuf, value: &str) -> io::Result<Restored> {
+        let before = fs::read_to_string(&path)?;
+        fs::write(&path, value)?;
         // One of several values is in brackets.
         let chosen = before.split_once('[').and_then(|(_, rest)| rest.split(']').next()).unwrap_or(&before).to_owned();
-        Changed(path, chosen)
+        Ok(Restored(path, chosen))
     }
 }
 
-impl Drop for Changed {
+impl Drop for Restored {
     fn drop(&mut self) {
         fs::write(&self.0, &self.1).unwrap();
     }
 }
 
-/// Returns the frames of the pages of process `pid` in its mappings of at least 64 MiB, by their address.
-fn frames_of_large_mappings(pid: u32) -> BTreeMap<u64, u64> {
+/// Returns the frames of the pages of process `pid` in its mappings of at least 64 MiB, by their address, and whether all these mappings get no huge
+/// pages.
+fn frames_of_large_mappings(pid: u32) -> (BTreeMap<u64, u64>, bool) {
     let map = Pid(pid as i32).page_map().unwrap();
     let regions = Pid(pid as i32).regions().unwrap();
-    let large = regions.iter().filter(|region| region.end - region.start >= 64 << 20 && region.immovable.is_none());
-    let pages = large.flat_map(|region| map.resident(region.start, region.end).unwrap());
-    pages.map(|(page, entry)| (page, entry.frame().unwrap().0)).collect()
+    let large = || regions.iter().filter(|region| region.end - region.start >= 64 << 20 && region.immovable.is_none());
+    let pages = large().flat_map(|region| map.resident(region.start, region.end).unwrap());
+    (pages.map(|(page, entry)| (page, entry.frame().unwrap().0)).collect(), large().all(|region| region.refuses_huge))
 }
 
-/// Checks that the kernel joins no pages of the program to huge pages, which it does as fast as it can, while frames of a rare color are drawn in huge
-/// pages: pages that are on color keep their frames.
+/// Returns the number of huge pages that page faults of all programs have got so far.
+fn huge_pages_touched() -> u64 {
+    let text = fs::read_to_string("/proc/vmstat").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("thp_fault_alloc "));
+    line.map_or(0, |number| number.parse().unwrap())
+}
+
+/// Checks that pages on color keep their frames while frames of a rare color are drawn in huge pages. The kernel joins pages to huge pages as fast as it
+/// can meanwhile.
 pub fn joined(fixture: &Fixture) -> Outcome {
     let folder = Path::new("/sys/kernel/mm/transparent_hugepage");
     if !folder.exists() {
         return Err(NotRun("the kernel has no huge pages".to_owned()));
     }
-    let settings =
-        [("enabled", "always"), ("khugepaged/scan_sleep_millisecs", "0"), ("khugepaged/alloc_sleep_millisecs", "0")];
-    let _changed = settings.map(|(name, value)| Changed::new(folder.join(name), value));
+    let mut restored = Vec::new();
+    for (name, value) in
+        [("enabled", "always"), ("khugepaged/scan_sleep_millisecs", "0"), ("khugepaged/alloc_sleep_millisecs", "0")]
+    {
+        let setting = Restored::after_setting(folder.join(name), value);
+        restored.push(setting.map_err(|error| NotRun(format!("{name} of huge pages cannot be set: {error}")))?);
+    }
     let _holder = fixture.target("holder")?;
     let target = fixture.target("plain")?;
+    let touched = huge_pages_touched();
     let mut command = fixture.recolor(target.pid(), "5,6");
     command.arg("--spread");
     succeeding(command);
-    let before = frames_of_large_mappings(target.pid());
+    let (before, _) = frames_of_large_mappings(target.pid());
     let on_color: Vec<u64> = before.iter().filter(|(_, frame)| **frame % 16 == 5).map(|(page, _)| *page).collect();
-    if on_color.len() < 1_000 {
-        return Err(NotRun(format!("only {} pages got frames of a rare color, beside other programs", on_color.len())));
-    }
     fixture.recolored(target.pid(), "5");
-    let after = frames_of_large_mappings(target.pid());
-    let other = on_color.iter().filter(|page| before[page] != after[page]).count();
+    let touched = huge_pages_touched() - touched;
+    if on_color.len() < 1_000 || touched < 16 {
+        let pages = on_color.len();
+        return Err(NotRun(format!("pages with frames of the rare color: {pages}, huge pages touched: {touched}")));
+    }
+    let (after, refused) = frames_of_large_mappings(target.pid());
+    assert!(refused, "frames were drawn in {touched} huge pages, and the program may have some, too");
+    let other = on_color.iter().filter(|page| before.get(page) != after.get(page)).count();
     // The host of a virtual machine, or compaction, may move a page.
     assert!(other < 100, "{other} of {} pages on color got other frames", on_color.len());
+    println!("{} pages on color, {touched} huge pages touched", on_color.len());
     Ok(())
 }
 

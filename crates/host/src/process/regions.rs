@@ -29,6 +29,8 @@ pub struct Region {
     pub locked: bool,
     /// Whether part of the mapping is in huge pages.
     pub huge: bool,
+    /// Whether the mapping gets no huge pages, as advised (MADV_NOHUGEPAGE).
+    pub refuses_huge: bool,
     /// Whether the kernel may merge the pages of the mapping with equal pages (KSM).
     pub mergeable: bool,
     /// Why the pages of the mapping must not be moved; `None` if they may be.
@@ -42,9 +44,14 @@ impl Region {
         self.protection == plain && !self.of_file && !self.locked
     }
 
-    /// Whether the kernel may join pages of the mapping to a huge page of `huge` bytes.
+    /// Whether the kernel may join private pages of the mapping to a huge page of `huge` bytes, where the process may have huge pages.
     pub fn may_have_huge_page(&self, huge: u64) -> bool {
-        !self.of_file && self.start.next_multiple_of(huge) + huge <= self.end
+        let Protection { read, write, execute } = self.protection;
+        let may_be_touched = read || write || execute;
+        self.immovable.is_none()
+            && !self.refuses_huge
+            && may_be_touched
+            && self.start.next_multiple_of(huge) + huge <= self.end
     }
 }
 
@@ -118,6 +125,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
                     for flag in words {
                         region.locked |= flag == "lo";
                         region.mergeable |= flag == "mg";
+                        region.refuses_huge |= flag == "nh";
                         region.immovable = match immovable_by(flag) {
                             Some(why @ (DEVICE | HUGE)) if region.immovable == Some(SHARED) => Some(why),
                             found => region.immovable.or(found),
@@ -154,6 +162,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             resident: Bytes(0),
             locked: false,
             huge: false,
+            refuses_huge: false,
             mergeable: false,
             immovable: immovable.or(shared.then_some(SHARED)),
         });

@@ -143,7 +143,7 @@ const TURN: &str = "waits for its turn";
 /// Moves the resident pages of `pid` to frames of the colors wanted, and reports the result. From then on the kernel makes no huge pages
 /// for the process.
 ///
-/// Where this fails, the process is as it was before, unless the error says otherwise.
+/// Where this fails, the process is as it was before but for its huge pages, unless the error says otherwise.
 pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, RecolorError> {
     if wanted.colors.is_empty() {
         return Err(RecolorError::NoColors);
@@ -261,7 +261,7 @@ fn draw_frames(
         std::thread::sleep(draw.rest);
         let start = area.touched;
         match draw.huge {
-            Some(huge) => area.touch_huge(draw.bytes, huge, regions, pauses)?,
+            Some(huge) => area.touch_huge(draw.bytes, huge, pauses)?,
             None => area.touch(draw.bytes, pauses)?,
         }
         pool.exchanges = area.means.mover.is_some();

@@ -283,43 +283,52 @@ impl<'a> ScratchArea<'a> {
         self.beside(pauses, |area, hold| area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE))
     }
 
-    /// Does the same as [`touch`](Self::touch), in huge pages of `huge` bytes as far as the kernel has any, and then splits these. `regions`: the
-    /// mappings of the process, which get no huge pages meanwhile.
-    pub fn touch_huge(
-        &mut self,
-        bytes: u64,
-        huge: u64,
-        regions: &[Region],
-        pauses: &mut Vec<u64>,
-    ) -> Result<(), RecolorError> {
+    /// Does the same as [`touch`](Self::touch), in huge pages of `huge` bytes as far as the kernel has any, and then splits these.
+    pub fn touch_huge(&mut self, bytes: u64, huge: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+        self.refuse_huge_pages(huge, pauses)?;
         let start = self.touched;
         self.touched += bytes;
         let touched = self.beside(pauses, |area, hold| {
-            // The kernel must not join pages of the program to huge pages meanwhile. Because the process may have none afterwards either, the
-            // advice stays.
-            for region in regions.iter().filter(|region| region.may_have_huge_page(huge)) {
-                let bytes = region.end - region.start;
-                hold.call(libc::SYS_madvise, [region.start, bytes, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0])?.ok();
-            }
             hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?.ok();
             hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();
             area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
         });
-        // When the kernel splits a huge page, it takes back the pages that hold only zeros (Linux 6.12). [Linux, mm/migrate.c,
-        // try_to_map_unused_to_zeropage]
-        if touched.is_ok() {
-            let memory = self.pid.memory()?;
-            for page in (start..start + bytes).step_by(page_bytes()) {
-                // A process that has executed another program, or ended, has lost this memory.
-                memory.write_all_at(&[1], page).map_err(|_| RecolorError::Changed { pid: self.pid.0 })?;
-            }
-        }
+        let written = if touched.is_ok() { self.write_to(start, bytes) } else { Ok(()) };
         let blocks: Vec<u64> = (start.next_multiple_of(huge)..start + bytes).step_by(huge as usize).collect();
         let split = self.beside(pauses, |area, hold| {
             hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
             area.split(hold, &blocks)
         });
-        touched.and(split)
+        touched.and(written).and(split)
+    }
+
+    /// Lets a helper mark the mappings of the program as those that get no huge pages of `huge` bytes. Otherwise the kernel might join their pages
+    /// while the process may have huge pages for the pool. The mark stays, because the process gets no huge pages after a recoloring either.
+    ///
+    /// The list of mappings is read just before: where one had grown meanwhile, it would be marked in part, and mremap(2) of the whole would fail.
+    fn refuse_huge_pages(&mut self, huge: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+        let open: Vec<(u64, u64)> = self
+            .pid
+            .regions()?
+            .iter()
+            .filter(|region| region.may_have_huge_page(huge))
+            .map(|region| (region.start, region.end - region.start))
+            .collect();
+        for part in open.chunks(self.entries()) {
+            self.beside(pauses, |area, hold| area.advise_each(hold, part, libc::MADV_NOHUGEPAGE))?;
+        }
+        Ok(())
+    }
+
+    /// Writes to each page of the `bytes` from `start` on. When the kernel splits a huge page, it takes back the pages that hold only zeros (Linux
+    /// 6.12). [Linux, mm/migrate.c, try_to_map_unused_to_zeropage]
+    fn write_to(&self, start: u64, bytes: u64) -> Result<(), RecolorError> {
+        let memory = self.pid.memory()?;
+        for page in (start..start + bytes).step_by(page_bytes()) {
+            // A process that has executed another program, or ended, has lost this memory.
+            memory.write_all_at(&[1], page).map_err(|_| RecolorError::Changed { pid: self.pid.0 })?;
+        }
+        Ok(())
     }
 
     /// Writes to the next `pages` pages of the pool from this process, so that they get the frames that `give` frees. `give` is called with a
@@ -391,8 +400,14 @@ impl<'a> ScratchArea<'a> {
     /// part of it.
     pub fn split(&self, hold: &mut Hold, blocks: &[u64]) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
-        let parts = blocks.iter().map(|block| (*block, page)).take(self.entries());
-        self.write_advice(hold, parts, libc::MADV_COLD)?;
+        let parts: Vec<(u64, u64)> = blocks.iter().map(|block| (*block, page)).take(self.entries()).collect();
+        self.advise_each(hold, &parts, libc::MADV_COLD)
+    }
+
+    /// Creates a helper that gives the kernel advice (madvise(2)) about each of `ranges`, an address and a length in bytes. There may be as many as the
+    /// table has [entries](Self::entries).
+    fn advise_each(&self, hold: &mut Hold, ranges: &[(u64, u64)], advice: libc::c_int) -> Result<(), RecolorError> {
+        self.write_advice(hold, ranges.iter().copied(), advice)?;
         self.make_adviser(hold, self.layout.stack)
     }
 

@@ -39,7 +39,7 @@ const OF_EVERY_THREAD: [Made; 2] =
 
 /// System calls that the leader and the helpers that it creates make for the work. Addresses and descriptors are left out, because
 /// filters cannot know them.
-const FOR_THE_WORK: [Made; 23] = [
+const FOR_THE_WORK: [Made; 25] = [
     needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, MAPPING, u64::MAX, 0]),
     needed("mmap", libc::SYS_mmap, [0, 0, READ | EXECUTE, MAPPING, u64::MAX, 0]),
     needed("munlock", libc::SYS_munlock, [0; 6]),
@@ -47,6 +47,7 @@ const FOR_THE_WORK: [Made; 23] = [
     needed("mprotect", libc::SYS_mprotect, [0, 0, READ | WRITE | EXECUTE, 0, 0, 0]),
     needed("mprotect", libc::SYS_mprotect, [0, 0, READ | EXECUTE, 0, 0, 0]),
     tried("madvise", libc::SYS_madvise, [0, 0, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0]),
+    tried("madvise", libc::SYS_madvise, [0, 0, libc::MADV_HUGEPAGE as u64, 0, 0, 0]),
     tried("madvise", libc::SYS_madvise, [0, 0, libc::MADV_UNMERGEABLE as u64, 0, 0, 0]),
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_DONTFORK as u64, 0, 0, 0]),
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0]),
@@ -55,6 +56,7 @@ const FOR_THE_WORK: [Made; 23] = [
     tried("madvise", libc::SYS_madvise, [0, 0, libc::MADV_COLD as u64, 0, 0, 0]),
     needed("clone", libc::SYS_clone, [HELPER_FLAGS, 0, 0, 0, 0, 0]),
     needed("exit", libc::SYS_exit, [0; 6]),
+    tried("prctl", libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0]),
     tried("prctl", libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0]),
     tried("userfaultfd", libc::SYS_userfaultfd, [USERFAULT_FLAGS, 0, 0, 0, 0, 0]),
     tried("userfaultfd", libc::SYS_userfaultfd, [USERFAULT_FLAGS | userfault::USER_MODE_ONLY as u64, 0, 0, 0, 0, 0]),

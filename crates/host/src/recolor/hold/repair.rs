@@ -55,7 +55,10 @@ pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
         }
         drop(seized);
         if is_there(pid, journal.area)? {
-            Hold::one(pid, journal.area)?.resume()?;
+            let mut hold = Hold::one(pid, journal.area)?;
+            // It may have been killed while the process was allowed huge pages.
+            hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
+            hold.resume()?;
         }
         journal.remove()?;
         return Ok(true);
