@@ -97,7 +97,7 @@ impl PaperFigure {
     /// Returns the section of a report on the files that the figure's commands left on a machine: the conclusion of each file, and the paper's
     /// numbers beside the measured ones. The numbers are not judged, because they come from another machine.
     pub fn hardware_section(&self, paper: &Paper, left: &[Left]) -> Section {
-        let evidence = left.iter().filter_map(|left| Evidence::deserialize(&left.json).ok());
+        let evidence = left.iter().filter_map(|left| serde_json::from_value::<Evidence>(left.json.clone()).ok());
         let concluded: Vec<String> =
             evidence.flat_map(|evidence| evidence.sections).map(|section| section.headline).collect();
         let measured: Vec<Measured> = self
