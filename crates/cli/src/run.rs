@@ -13,7 +13,7 @@ use isochrome_host::coloring::Coloring;
 use isochrome_host::counters::events::Event;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::partition::resctrl;
-use isochrome_host::probe::{ProbeRequest, probe};
+use isochrome_host::probe::{ProbeRequest, retention_of};
 use isochrome_host::process::{KERNELS, Pid};
 use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{RecolorError, Report};
@@ -234,7 +234,7 @@ fn file_name(path: &Path) -> String {
 fn retention(context: &mut Context, programs: &Programs) -> Option<Ns> {
     let request = ProbeRequest { cpus: programs.cpus.clone(), seed: context.seed };
     let bar = progress::step("how long the cache keeps its contents", Takes::Words("seconds for each CPU"), "the run");
-    for note in probe(&mut context.machine, None, &request, |_| {}) {
+    for note in retention_of(&mut context.machine, programs.level, &request) {
         tell(&bar, &format!("note: {}: {}", note.subject, note.reason));
     }
     bar.finish_and_clear();

@@ -49,7 +49,7 @@ static void fault(char *memory, size_t pages)
 }
 
 /* Memory whose pages all have color 0 of 16, where the lowest bits of the frame number are the color. */
-enum { SAME = 32, CANDIDATES = 4096, COLORS = 16 };
+enum { SAME = 32, CANDIDATES = 4096, CHUNKS_MAX = 128, COLORS = 16 };
 static char *same[SAME];
 
 static int color(int pagemap, char *page)
@@ -62,19 +62,25 @@ static int color(int pagemap, char *page)
 
 static void take_same(void)
 {
-    char *memory = faulting(CANDIDATES);
-    fault(memory, CANDIDATES);
-    int pagemap = open("/proc/self/pagemap", O_RDONLY), taken = 0;
-    for (size_t page = 0; page < CANDIDATES; page++) {
-        char *candidate = memory + page * PAGE;
-        if (taken < SAME && color(pagemap, candidate) == 0)
-            same[taken++] = candidate;
-        else
-            munmap(candidate, PAGE);
+    char *chunks[CHUNKS_MAX];
+    int pagemap = open("/proc/self/pagemap", O_RDONLY), count = 0, taken = 0, kept = 0;
+    /* Another program may have all free pages of this color but a few. What is given back would be found again at once. */
+    while (taken < SAME) {
+        if (count == CHUNKS_MAX)
+            exit(1);
+        char *chunk = chunks[count++] = faulting(CANDIDATES);
+        fault(chunk, CANDIDATES);
+        for (size_t page = 0; page < CANDIDATES && taken < SAME; page++)
+            if (color(pagemap, chunk + page * PAGE) == 0)
+                same[taken++] = chunk + page * PAGE;
     }
     close(pagemap);
-    if (taken < SAME)
-        exit(1);
+    for (int chunk = 0; chunk < count; chunk++)
+        for (char *page = chunks[chunk]; page < chunks[chunk] + CANDIDATES * PAGE; page += PAGE)
+            if (kept < SAME && page == same[kept])
+                kept++;
+            else
+                munmap(page, PAGE);
 }
 
 /* Appends to a file how many of these pages have the most frequent color now. */

@@ -54,8 +54,7 @@ pub fn probe(
     mut progress: impl FnMut(&str),
 ) -> Vec<Note> {
     let mut notes = Vec::new();
-    // A CPU that this thread cannot run on is left out, so no value is attributed to the wrong CPU.
-    let cpus: Vec<CpuId> = request.cpus.iter().copied().filter(|&cpu| pin(cpu, &mut notes).is_some()).collect();
+    let cpus = usable(&request.cpus, &mut notes);
 
     progress("clock");
     machine.counter_hz = Some(measured(clock::rate_hz()));
@@ -78,42 +77,69 @@ pub fn probe(
         if interrupt::interrupted() {
             break;
         }
-        let level = &machine.levels[index];
-        let of_level: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| level.serves(cpu)).collect();
-        if level.holds == Holds::Instruction || of_level.is_empty() {
-            continue;
-        }
-        let subject = name(level);
-        let Some(pinned) = pin(of_level[0], &mut notes) else { continue };
-        progress(&format!("{subject}: calibrating"));
-        let sizes = sizes(machine, level, &of_level);
-        let mut primed = match Primed::calibrate(sizes, request.seed) {
-            Ok(primed) => primed,
-            Err(reason) => {
-                notes.push(failed(&subject, "sharing and retention were not measured", &reason));
-                continue;
-            }
-        };
-        let partners: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| cpu != of_level[0]).take(PARTNERS).collect();
-        if !partners.is_empty() {
-            progress(&format!("{subject}: sharing"));
-            let level = &mut machine.levels[index];
-            sharing::measure(level, &mut primed, of_level[0], &partners, &mut notes);
-        }
-        drop(pinned);
-        machine.levels[index].retention.clear();
-        // The retention of the first level is not measured: the kernel and interrupts replace its contents all the time.
-        if machine.levels[index].level > 1 {
-            for &cpu in &of_level {
-                progress(&format!("{subject}: retention on CPU {}", cpu.0));
-                retention::measure(&mut machine.levels[index], &mut primed, cpu, request.seed, &mut notes);
-            }
-        }
+        data_level(machine, index, &cpus, PARTNERS, request.seed, &mut progress, &mut notes);
     }
     if interrupt::interrupted() {
         notes.push(note("probe", "interrupted before everything was measured".to_owned(), "run it again"));
     }
     notes
+}
+
+/// Measures how long the contents of data level `level` last on each of the CPUs, and writes it into `machine`. Returns notes as [`probe`] does.
+pub fn retention_of(machine: &mut Machine, level: u8, request: &ProbeRequest) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let cpus = usable(&request.cpus, &mut notes);
+    for index in 0..machine.levels.len() {
+        if machine.levels[index].level == level {
+            data_level(machine, index, &cpus, 0, request.seed, &mut |_| {}, &mut notes);
+        }
+    }
+    notes
+}
+
+/// Returns those of `cpus` that this thread can run on, so that no value is attributed to the wrong CPU.
+fn usable(cpus: &[CpuId], notes: &mut Vec<Note>) -> Vec<CpuId> {
+    cpus.iter().copied().filter(|&cpu| pin(cpu, notes).is_some()).collect()
+}
+
+/// Measures a level on those of `cpus` that it serves: whether the first of them and at most `partners` other CPUs evict each other's contents,
+/// and how long contents last. Levels for instructions are left out.
+fn data_level(
+    machine: &mut Machine,
+    index: usize,
+    cpus: &[CpuId],
+    partners: usize,
+    seed: u64,
+    progress: &mut impl FnMut(&str),
+    notes: &mut Vec<Note>,
+) {
+    let level = &machine.levels[index];
+    let served: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| level.serves(cpu)).collect();
+    let Some(&first) = served.first().filter(|_| level.holds != Holds::Instruction) else { return };
+    let subject = name(level);
+    let Some(pinned) = pin(first, notes) else { return };
+    progress(&format!("{subject}: calibrating"));
+    let partners: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| cpu != first).take(partners).collect();
+    let missing =
+        if partners.is_empty() { "retention was not measured" } else { "sharing and retention were not measured" };
+    let mut primed = match Primed::calibrate(sizes(machine, level, &served), seed) {
+        Ok(primed) => primed,
+        Err(reason) => return notes.push(failed(&subject, missing, &reason)),
+    };
+    let level = &mut machine.levels[index];
+    if !partners.is_empty() {
+        progress(&format!("{subject}: sharing"));
+        sharing::measure(level, &mut primed, first, &partners, notes);
+    }
+    drop(pinned);
+    level.retention.clear();
+    // The retention of the first level is not measured: the kernel and interrupts replace its contents all the time.
+    if level.level > 1 {
+        for &cpu in &served {
+            progress(&format!("{subject}: retention on CPU {}", cpu.0));
+            retention::measure(level, &mut primed, cpu, seed, notes);
+        }
+    }
 }
 
 /// A measurement of a cache level with pages of known color: on the CPU of the calling thread, with a pool, a level and a seed. It writes its

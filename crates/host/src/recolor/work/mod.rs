@@ -339,7 +339,10 @@ impl Work<'_, '_> {
                     continue;
                 }
                 _ if busy => Fate::Immovable("is pinned or busy".into()),
-                error => Fate::Immovable(io::Error::from_raw_os_error(-error as i32).to_string().into()),
+                error => {
+                    let why = io::Error::from_raw_os_error(-error as i32);
+                    Fate::Immovable(format!("is refused by the kernel: {why}").into())
+                }
             };
         }
         // Pages that there was no time for come first in the next pause.
