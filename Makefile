@@ -27,7 +27,7 @@ check: toolchain python
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --lib --bins
 
-# The wheel as `pip install` builds it, in the profile of the tests, with the model that the tests of the workspace have compiled.
+# The wheel as `pip install` builds it, in the profile of the tests, whose model it uses.
 PYTHON ?= python3
 PYTHON_PROFILE ?= dev
 VENV := $(or $(CARGO_TARGET_DIR),target)/python

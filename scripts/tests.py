@@ -138,7 +138,7 @@ def build(cargo):
 
 def run(programs, niceness, cpus, seen, printing):
     """Runs programs one after the other on the CPUs, prints the output of each, and returns the names of those that failed."""
-    # Of this thread, and of the programs that it starts.
+    # The affinity holds for this thread and for the programs that it starts.
     os.sched_setaffinity(0, cpus)
     failed = []
     for program in programs:
@@ -165,9 +165,12 @@ def main():
     seen, printing = Read(), threading.Lock()
     programs = [Program(command, command) for command in commands] + build(cargo)
     with ThreadPoolExecutor() as pool:
-        # Programs that use the machine disturb each other, so they run one at a time. The others leave them the last CPU, where isochrome measures.
+        # Programs that use the machine disturb each other, so they run one at a time. The others keep off the last CPU, where isochrome measures, and
+        # have as many threads as if they did not.
         lanes = [[program for program in programs if program.uses_machine == uses] for uses in (True, False)]
         cpus = sorted(os.sched_getaffinity(0))
+        for variable in ("RAYON_NUM_THREADS", "RUST_TEST_THREADS"):
+            os.environ.setdefault(variable, str(len(cpus)))
         chosen = (cpus, cpus[:-1] or cpus)
         failed = sum(pool.map(lambda lane, niceness, cpus: run(lane, niceness, cpus, seen, printing), lanes, (0, 5), chosen), [])
     if failed:

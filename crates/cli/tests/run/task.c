@@ -49,7 +49,7 @@ static void fault(char *memory, size_t pages)
 }
 
 /* Memory whose pages all have color 0 of 16, where the lowest bits of the frame number are the color. */
-enum { SAME = 32, CANDIDATES = 4096, CHUNKS_MAX = 128, COLORS = 16 };
+enum { SAME = 32, CANDIDATES = 4096, CHUNKS_MAX = 64, COLORS = 16 };
 static char *same[SAME];
 
 static int color(int pagemap, char *page)
@@ -57,6 +57,11 @@ static int color(int pagemap, char *page)
     uint64_t entry;
     if (pread(pagemap, &entry, sizeof entry, (uintptr_t)page / PAGE * sizeof entry) != sizeof entry)
         exit(1);
+    int is_present = entry >> 63;
+    if (!is_present) {
+        fprintf(stderr, "a page is not in memory\n");
+        exit(1);
+    }
     return entry % COLORS;
 }
 
@@ -64,10 +69,13 @@ static void take_same(void)
 {
     char *chunks[CHUNKS_MAX];
     int pagemap = open("/proc/self/pagemap", O_RDONLY), count = 0, taken = 0, kept = 0;
-    /* Another program may have all free pages of this color but a few. What is given back would be found again at once. */
+    /* Another program may hold most free pages of this color. Pages are given back only at the end, because the kernel would hand them out
+       again at once. */
     while (taken < SAME) {
-        if (count == CHUNKS_MAX)
+        if (count == CHUNKS_MAX) {
+            fprintf(stderr, "of %d pages %d have color 0\n", CHUNKS_MAX * CANDIDATES, taken);
             exit(1);
+        }
         char *chunk = chunks[count++] = faulting(CANDIDATES);
         fault(chunk, CANDIDATES);
         for (size_t page = 0; page < CANDIDATES && taken < SAME; page++)

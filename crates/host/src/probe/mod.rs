@@ -79,22 +79,28 @@ pub fn probe(
         }
         data_level(machine, index, &cpus, PARTNERS, request.seed, &mut progress, &mut notes);
     }
-    if interrupt::interrupted() {
-        notes.push(note("probe", "interrupted before everything was measured".to_owned(), "run it again"));
-    }
+    note_interrupt(&mut notes);
     notes
 }
 
 /// Measures how long the contents of data level `level` last on each of the CPUs, and writes it into `machine`. Returns notes as [`probe`] does.
+/// That of the first level is not measured.
 pub fn retention_of(machine: &mut Machine, level: u8, request: &ProbeRequest) -> Vec<Note> {
     let mut notes = Vec::new();
     let cpus = usable(&request.cpus, &mut notes);
     for index in 0..machine.levels.len() {
-        if machine.levels[index].level == level {
+        if level > 1 && machine.levels[index].level == level {
             data_level(machine, index, &cpus, 0, request.seed, &mut |_| {}, &mut notes);
         }
     }
+    note_interrupt(&mut notes);
     notes
+}
+
+fn note_interrupt(notes: &mut Vec<Note>) {
+    if interrupt::interrupted() {
+        notes.push(note("probe", "interrupted before everything was measured".to_owned(), "run it again"));
+    }
 }
 
 /// Returns those of `cpus` that this thread can run on, so that no value is attributed to the wrong CPU.
@@ -102,13 +108,13 @@ fn usable(cpus: &[CpuId], notes: &mut Vec<Note>) -> Vec<CpuId> {
     cpus.iter().copied().filter(|&cpu| pin(cpu, notes).is_some()).collect()
 }
 
-/// Measures a level on those of `cpus` that it serves: whether the first of them and at most `partners` other CPUs evict each other's contents,
-/// and how long contents last. Levels for instructions are left out.
+/// Measures a level on those of `cpus` that it serves: whether the first of them and at most `partner_count` other CPUs evict each other's
+/// contents, and how long contents last. Levels for instructions are left out; the first level has no retention.
 fn data_level(
     machine: &mut Machine,
     index: usize,
     cpus: &[CpuId],
-    partners: usize,
+    partner_count: usize,
     seed: u64,
     progress: &mut impl FnMut(&str),
     notes: &mut Vec<Note>,
@@ -119,7 +125,7 @@ fn data_level(
     let subject = name(level);
     let Some(pinned) = pin(first, notes) else { return };
     progress(&format!("{subject}: calibrating"));
-    let partners: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| cpu != first).take(partners).collect();
+    let partners: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| cpu != first).take(partner_count).collect();
     let missing =
         if partners.is_empty() { "retention was not measured" } else { "sharing and retention were not measured" };
     let mut primed = match Primed::calibrate(sizes(machine, level, &served), seed) {

@@ -338,11 +338,7 @@ impl Work<'_, '_> {
                     self.queue.push_back((*at, true));
                     continue;
                 }
-                _ if busy => Fate::Immovable("is pinned or busy".into()),
-                error => {
-                    let why = io::Error::from_raw_os_error(-error as i32);
-                    Fate::Immovable(format!("is refused by the kernel: {why}").into())
-                }
+                error => Fate::Immovable(refusal(-error as i32)),
             };
         }
         // Pages that there was no time for come first in the next pause.
@@ -477,11 +473,26 @@ impl Work<'_, '_> {
     }
 }
 
+/// Returns the reason for a page that was not moved because of the error `code` of a system call.
+fn refusal(code: i32) -> Cow<'static, str> {
+    match code {
+        libc::EBUSY | libc::EAGAIN => "is pinned or busy".into(),
+        libc::ENOENT => "is gone".into(),
+        _ => format!("is refused by the kernel: {}", io::Error::from_raw_os_error(code)).into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::process::regions_of;
     use crate::recolor::MAX_PAUSE;
+
+    #[test]
+    fn a_page_that_the_kernel_does_not_move_has_a_reason_in_words() {
+        assert_eq!(refusal(libc::EAGAIN), "is pinned or busy");
+        assert_eq!(refusal(libc::EINVAL), "is refused by the kernel: Invalid argument (os error 22)");
+    }
 
     #[test]
     fn pages_that_are_refilled_come_first_and_each_just_behind_the_page_that_gives_its_frame() {
